@@ -9,7 +9,6 @@ from rich.text import Text
 
 from checkins import formatting
 from checkins.cli import terminal
-from checkins.cli.views import certificate as views
 
 METRICS = (("AUC", "auc"), ("accuracy", "accuracy"))
 
@@ -45,7 +44,7 @@ def conclude(
     others = [other for other in others if not other.startswith("0 ")]
     if swarm["failed"]:
         others.append(f"{swarm['failed']:,} failed ({swarm['failures'][0]['why']})")
-    table = views.plain_table("", "", right=())
+    table = terminal.plain_table("", "", right=())
     table.show_header = False
     measured = ", ".join(f"{name} {metrics[key]:.3f}" for name, key in METRICS if key in metrics)
     table.add_row("learned", f"{measured} on the public holdout")

@@ -123,7 +123,7 @@ def test_the_example_keeps_its_budget(checkins) -> None:
     found = answer(checkins("account", str(PATIENTS), "--json"))
     assert found["epsilon"] <= 0.5
     shown = " ".join(checkins("account", str(PATIENTS)).out.split())
-    assert "epsilon = 0.5, is kept." in shown
+    assert "The campaign is within the budget of" in shown
 
 
 def test_a_file_and_the_same_options_cost_the_same(checkins) -> None:

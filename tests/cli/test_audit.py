@@ -127,7 +127,7 @@ def test_one_run_is_asked_for_by_name(checkins, small: str) -> None:
     assert "SNJ23" in found["method"]
     assert found["views"][0]["best"]["canaries"] >= 10
     said = checkins("audit", small, "--one-run").out
-    assert "guesses right" in said
+    assert "are right" in said
     assert "Without --one-run" in said
 
 

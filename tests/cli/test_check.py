@@ -63,7 +63,7 @@ def test_every_template_keeps_its_budget_as_it_stands(
     path = written(tmp_path, template_text(template))
     outcome = checkins("check", path)
     assert (outcome.code, outcome.err) == (0, "")
-    assert " is kept." in " ".join(outcome.out.split())
+    assert "is within its budget" in " ".join(outcome.out.split())
 
 
 @pytest.mark.slow
@@ -77,9 +77,11 @@ def test_the_example_is_shown_in_80_columns_with_its_seal_and_spending(
     assert all(line == line.rstrip() for line in outcome.out.splitlines())
     assert f"Seal: {parse_campaign(PATIENTS.read_text()).campaign.seal}\n" in outcome.out
     words = " ".join(outcome.out.split())
-    assert "A slot chooses up to 176 of its check-ins uniformly" in words
-    assert "Epsilon after a number of slots (delta = 1e-06, add-remove; rounded up):" in words
-    assert "The budget, epsilon = 0.5 at delta = 1e-06 (add-remove), is kept." in words
+    assert "In each slot, the server chooses up to 176 check-ins uniformly at random" in words
+    assert "Epsilon after each number of slots (delta = 1e-06, add-remove; rounded up):" in words
+    assert (
+        "The campaign is within its budget, epsilon = 0.5 at delta = 1e-06 (add-remove)." in words
+    )
     for slots in (1, 50, 100, 150, 200):
         assert any(line.split()[:1] == [str(slots)] for line in outcome.out.splitlines())
 
@@ -114,8 +116,8 @@ def test_a_budget_that_is_exceeded_is_exit_1_and_says_where_it_would_stop(
     assert outcome.err.count("\n") == 1
     assert outcome.err.startswith(f"checkins: {path}:11: [budget] epsilon = 0.1: is exceeded: ")
     assert "epsilon <= 0.3971 (delta = 1e-06, replace-one) and would stop after" in outcome.err
-    assert "of 1,000 slots; local_epsilon = " in outcome.err
-    assert "is kept" not in outcome.out
+    assert "of 1,000 slots; with local_epsilon = " in outcome.err
+    assert "is within its budget" not in outcome.out
     found = answer(checkins("check", path, "--json"), code=1)
     assert not found["within_budget"]
     assert 0 < found["affordable_slots"] < 1000
@@ -139,7 +141,7 @@ def test_a_slow_curve_has_only_its_last_point(
     found = answer(checkins("check", path, "--json"))
     assert found["spending"] == whole["spending"][-1:]
     assert found["affordable_slots"] == 1000
-    assert " is kept." in " ".join(checkins("check", path).out.split())
+    assert "is within its budget" in " ".join(checkins("check", path).out.split())
 
 
 def test_a_value_that_the_grid_does_not_allow_is_not_advised(checkins, tmp_path: Path) -> None:
@@ -149,7 +151,7 @@ def test_a_value_that_the_grid_does_not_allow_is_not_advised(checkins, tmp_path:
     assert outcome.code == 1
     assert outcome.err.endswith("slots; add noise, or run fewer slots\n")
     outcome = checkins("check", written(tmp_path, SYNTHETIC, *dear))
-    assert " would keep it" in outcome.err
+    assert " it would be within its budget" in outcome.err
 
 
 @pytest.mark.slow
@@ -243,16 +245,17 @@ def test_a_file_that_is_not_there_is_named(checkins, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ((), "chooses one of its check-ins uniformly, takes its report (clipped to L1 norm 1"),
-        ((("capacity = 1 ", "capacity = 5 "),), "chooses up to 5 of its check-ins uniformly"),
+        ((), "chooses one check-in uniformly at random, takes its report (clipped to L1 norm 1"),
+        ((("capacity = 1 ", "capacity = 5 "),), "chooses up to 5 check-ins uniformly"),
         (
             (('kind = "fixed"', 'kind = "sliding"\nwindow = 500'),),
             "draws one of its next 500 slots (time steps), of 1,000. After a warm-up of 499 slots"
-            " that releases nothing, a slot chooses one",
+            " that releases nothing, in each slot the server chooses one",
         ),
         (
             (('kind = "fixed"', 'kind = "sliding"\nwindow = 1'),),
-            "draws one of its next 1 slots (time steps), of 1,000. A slot chooses one",
+            "draws one of its next 1 slots (time steps), of 1,000. In each slot, the server chooses"
+            " one",
         ),
         (
             (
@@ -261,12 +264,12 @@ def test_a_file_that_is_not_there_is_named(checkins, tmp_path: Path) -> None:
                 ('"laplace"', '"gaussian"'),
                 ('"replace-one"', '"add-remove"'),
             ),
-            "A slot takes all its check-ins, sums their updates (clipped to norm 1), adds Gaussian"
-            " noise of standard deviation 2 to the sum and releases a model.",
+            "In each slot, the server takes all check-ins, sums their updates (clipped to norm 1),"
+            " adds Gaussian noise of standard deviation 2 to the sum and releases a model.",
         ),
         (
             (("participation = 1.0", "participation = 0.5"),),
-            "(time steps), with probability 0.5. A slot",
+            "(time steps), with probability 0.5. In each slot",
         ),
         (
             (
@@ -274,7 +277,7 @@ def test_a_file_that_is_not_there_is_named(checkins, tmp_path: Path) -> None:
                 ("capacity = 1 ", ""),
                 ("[protocol]", "population = [5000, 9000]\n[protocol]"),
             ),
-            "A slot averages all its reports (clipped to L1 norm 1, 2-DP by Laplace noise)",
+            "the server averages all reports (clipped to L1 norm 1, 2-DP by Laplace noise)",
         ),
     ],
 )

@@ -51,7 +51,7 @@ def test_without_a_terminal_the_answer_is_text_and_nothing_is_written(
     outcome = checkins("plan", *ASKED, *QUICK)
     assert (outcome.code, outcome.err) == (0, "")
     assert outcome.out.startswith("Recommended: fixed, 50 slots, server")
-    assert "Nothing was written" in outcome.out
+    assert "No file was written" in outcome.out
     assert list(tmp_path.iterdir()) == []
 
 
@@ -124,12 +124,12 @@ def test_nothing_that_privacy_depends_on_has_a_default(checkins, missing: str) -
         (["--updates-per-second", "0"], "--updates-per-second"),
         (["--protocol", "averaged"], "--adjacency add-remove: a lone client is visible"),
         (["--window", "5", "--slots", "2"], "--window 5: must be at most slots = 2"),
-        (["--window", "5", "--protocol", "fixed"], "--window 5: goes with the sliding"),
-        (["--capacity", "all", "--noise-at", "client"], "--capacity all: goes with Gaussian"),
+        (["--window", "5", "--protocol", "fixed"], "--window 5: needs the sliding"),
+        (["--capacity", "all", "--noise-at", "client"], "--capacity all: needs Gaussian"),
         (["--randomizer", "randomized-response"], "--randomizer randomized-response: must be"),
         (["--campaigns", "1e9"], "--campaigns 1e9: must be an integer"),
-        (["--duration", "1"], "--duration 1: leaves no time"),
-        (["--uplink", "1"], "--duration 1d (the default): leaves no time"),
+        (["--duration", "1"], "--duration 1: is too short"),
+        (["--uplink", "1"], "--duration 1d (the default): is too short"),
         (["--delta", "1e-300"], "--delta 1e-300: is too small"),
         (["--capacity", "foo"], f"--capacity foo: {CAPACITY}"),
         (["--population", "0"], f"--population 0: {CLIENTS}\n"),
@@ -167,7 +167,7 @@ def test_the_text_has_a_design_reasons_and_next_steps(
         "epsilon <= ",
         "Why:",
         "Pareto-optimal designs",
-        "If the population differs from the expected one:",
+        "If the number of clients differs from the plan:",
         "checkins check campaign.toml",
     ):
         assert words in outcome.out, words
@@ -193,7 +193,7 @@ def test_what_is_missing_is_asked_for_and_a_wrong_answer_again(
     outcome = checkins("plan", *QUICK, "--out", "-")
     assert outcome.code == 0, outcome.err
     assert "Recommended" in outcome.out
-    assert "Nothing was written" in outcome.out
+    assert "No file was written" in outcome.out
     for words in ("How many clients are there?", "At what delta?", "above 0", "strictly between"):
         assert words in outcome.err, words
     assert list(tmp_path.iterdir()) == []

@@ -83,8 +83,8 @@ def only_object(text: str) -> dict[str, Any]:
 def test_the_example_is_one_object_keeps_its_budget_and_beats_no_amplification(
     checkins: Callable[..., Any],
 ) -> None:
-    words = ["--baselines", "no-amplification", "--workers", "1", "--json"]
-    done = checkins("simulate", EXAMPLE, *words)
+    words = ["--baselines", "no-amplification", "--evaluations", "1"]
+    done = checkins("simulate", EXAMPLE, *words, "--workers", "1", "--json")
     assert (done.code, done.err) == (0, "")
     found = only_object(done.out)
     assert {"metrics", "certificate", "slots", "check_ins", "dummies"} <= set(found)
@@ -94,7 +94,7 @@ def test_the_example_is_one_object_keeps_its_budget_and_beats_no_amplification(
     assert found["within_budget"]
     assert found["metrics_on"] == "holdout"
     assert found["metrics"]["auc"] > 0.6
-    assert found["command"] == f"checkins simulate {EXAMPLE} --baselines no-amplification"
+    assert found["command"] == f"checkins simulate {EXAMPLE} {' '.join(words)}"
     [known] = found["baselines"]
     assert found["metrics"]["auc"] > known["metrics"]["auc"]  # at the same epsilon
     priced = only_object(checkins("account", EXAMPLE, "--json").out)
@@ -349,7 +349,9 @@ def test_whole_numbers_may_have_an_exponent_and_one_is_singular(
     (folder / "one.toml").write_text(tiny.text(protocol=tiny.PROTOCOL.replace("= 6", "= 1")))
     done = checkins(f"simulate one.toml {words}")
     assert (done.code, done.err) == (0, "")
-    assert ": 1 slot, 1 check-in of 1 client, 1 used, 11 dummies" in " ".join(done.out.split())
+    assert ": 1 slot, 1 check-in of 1 client, 1 report used, 11 dummies" in " ".join(
+        done.out.split()
+    )
 
 
 def test_without_ray_it_says_how_to_get_it_before_anything_else(
@@ -427,10 +429,12 @@ def test_a_page_that_cannot_be_made_does_not_hide_the_result(
 
 
 def test_the_text_fits_eighty_columns(folder: Path, checkins: Callable[..., Any]) -> None:
-    options = "--baselines non-private,no-amplification,poisson --evaluations 0 --workers 1"
     (folder / "one.toml").write_text(tiny.text(randomizer=LAPLACE))
-    for more in ("--seeds 2", "--sweep task.optimizer.rate=0.1,0.5"):
-        done = checkins(f"simulate one.toml {options} {more}")
+    for options in (
+        "--seeds 2 --baselines non-private,no-amplification,poisson",
+        "--sweep task.optimizer.rate=0.1,0.5 --baselines non-private",
+    ):
+        done = checkins(f"simulate one.toml {options} --evaluations 0 --workers 1")
         assert (done.code, done.err) == (0, "")
         assert max(map(len, done.out.splitlines())) <= 80
         assert "non-private" in done.out
@@ -449,7 +453,7 @@ def test_an_interrupt_that_was_ignored_at_the_start_stays_ignored() -> None:
 # Real processes, and a terminal to watch them by.
 
 LONG = tiny.text(randomizer=LAPLACE).replace("slots = 6", "slots = 24000").replace("12", "3")
-LONG_OPTIONS = ["--evaluations", "400", "--clients", "24000", "--reuse-clients", "--out", "out"]
+LONG_OPTIONS = ["--evaluations", "100", "--clients", "24000", "--reuse-clients", "--out", "out"]
 
 
 def start_and_interrupt(folder: Path, *options: str) -> tuple[int, str, str]:

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from checkins.accounting import Protocol
-from checkins.cli.commands import verify
+from checkins.cli.commands import check
 from checkins.cli.main import run
 from tests.ledger.ledgers import Book, campaign
 from tests.support.http_server import Handler, http_server
@@ -78,7 +78,7 @@ def test_the_text_has_campaigns_head_and_certificate(checkins, folder: Path) -> 
     assert f"Head: {WHOLE.ledger.head}\n" in outcome.out
     assert "4 of 4   completed   sha256:" in outcome.out
     assert "epsilon <= 1 at delta = 1e-06 (replace-one)" in outcome.out
-    assert "The budget of the population, epsilon = 3, is kept." in outcome.out
+    assert "The runs are within the budget of the population, epsilon = 3." in outcome.out
     assert max(map(len, outcome.out.splitlines())) <= 80
 
 
@@ -93,7 +93,7 @@ def test_a_ledger_that_was_cut_is_open_and_refused_where_that_matters(
 ) -> None:
     place = kept(tmp_path, *OPEN.lines)
     shown = " ".join(checkins("verify", place).out.split())
-    assert "The last campaign is open: 37 of 200 slots." in shown
+    assert "The last campaign is open: 37 of 200 slots are closed" in shown
     assert json.loads(checkins("verify", place, "--json").out)["campaigns"][0]["status"] == "open"
     refused(checkins("verify", place, "--closed"), code=1, says="is open: 37 of 200 slots")
     cut = kept(tmp_path, *OPEN.lines[:-1])
@@ -250,7 +250,7 @@ def test_a_file_that_may_not_be_read_is_one_line(
 def test_simulated_campaigns_and_notes_are_reported(checkins, tmp_path: Path) -> None:
     book = Book().run(campaign(grid=None), simulated=True, floats=True).close(epsilon=2.0)
     shown = " ".join(checkins("verify", kept(tmp_path, *book.lines)).out.split())
-    assert "Simulated: the noise was drawn from a seed, so it gives no privacy." in shown
+    assert "The ledger is simulated: its noise was drawn from a seed and gives no privacy." in shown
     assert "Notes: - line 6 states epsilon = 2.0" in shown
 
 
@@ -260,7 +260,7 @@ def test_a_budget_exceeded_by_too_few_contributors_is_reported(checkins, tmp_pat
     place = kept(tmp_path, *book.lines)
     outcome = checkins("verify", place)
     assert outcome.code == 1
-    assert "The budget of the population, epsilon = 0.9, is exceeded." in outcome.out
+    assert "The runs exceed the budget of the population, epsilon = 0.9." in outcome.out
     assert outcome.err.count("\n") == 1
     assert "epsilon = 0.9, is exceeded: the runs have epsilon <= 1 (delta = 1e-06" in outcome.err
     outcome = checkins("verify", place, "--json")
@@ -272,7 +272,7 @@ def test_a_budget_exceeded_by_too_few_contributors_is_reported(checkins, tmp_pat
 def test_a_long_ledger_shows_how_far_it_is_on_a_terminal(
     checkins, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(verify, "LONG_BYTES", 1)
+    monkeypatch.setattr(check, "LONG_BYTES", 1)
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
     monkeypatch.setattr(Console, "is_terminal", True)
     outcome = checkins("verify", str(folder))

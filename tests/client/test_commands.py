@@ -14,8 +14,7 @@ import click
 import pytest
 
 from checkins.cli import errors
-from checkins.cli.commands.join import join
-from checkins.cli.commands.swarm import swarm
+from checkins.cli.commands.join import join, swarm
 from tests.client.test_participant import soon
 from tests.support.fake_service import FakeService, campaign, on_a_socket
 

@@ -41,7 +41,6 @@ LOADED = (
     "checkins.service.startup",
     "checkins.cli.commands.serve",
     "checkins.cli.commands.join",
-    "checkins.cli.commands.swarm",
     "checkins.swarm",
     "tests.support.crashing_devices",
     "tests.support.store",

@@ -18,8 +18,8 @@ from checkins.cli import errors
 COMMANDS = {
     **{"account": "account", "calibrate": "account", "init": "plan", "plan": "plan"},
     **{"check": "check", "simulate": "simulate", "audit": "audit", "serve": "serve"},
-    **{"join": "join", "swarm": "swarm", "export": "export", "backup": "export"},
-    **{"verify": "verify", "paper": "paper"},
+    **{"join": "join", "swarm": "join", "export": "export", "backup": "export"},
+    **{"verify": "check", "paper": "paper"},
 }
 """The module of each command. The help lists the commands in this order."""
 

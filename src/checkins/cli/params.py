@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from decimal import Decimal, InvalidOperation
 from enum import StrEnum
+from inspect import cleandoc
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -38,19 +39,25 @@ TIME_UNITS_S = {"": 1.0, "s": 1.0, "min": 60.0, "h": 3600.0, "d": 86_400.0}
 Choice = TypeVar("Choice", bound=StrEnum)
 
 
-def text(option: str, metavar: str, explained: str) -> click.Option:
-    """Declare an option with a string value. It is parsed as a list to detect repeated options."""
-    return click.Option([option], metavar=metavar, help=explained, multiple=True)
+def options(table: str) -> list[click.Option]:
+    """Declare options by a table in the form of the help.
 
+    Each option begins on a new line, with its name, the placeholder of its value and two spaces
+    before its help. Further lines are indented. An option without a placeholder is a flag. Every
+    other option has a tuple of strings, so that a command can refuse an option that is repeated.
 
-def flag(option: str, explained: str) -> click.Option:
-    """Declare an option without a value."""
-    return click.Option([option], help=explained, is_flag=True)
-
-
-def folder(option: str, explained: str) -> click.Option:
-    """Declare an option that takes a folder."""
-    return click.Option([option], metavar="DIR", help=explained, type=click.Path(path_type=Path))
+    >>> [(each.name, each.metavar) for each in options("--slots M  Time steps.\\n--json  As JSON.")]
+    [('slots', 'M'), ('json', None)]
+    """
+    found = []
+    for entry in re.split(r"\n(?=--)", cleandoc(table)):
+        parsed = re.fullmatch(r"(--[a-z-]+)(?: (\S+))?\s{2,}(.*)", entry, re.DOTALL)
+        if parsed is None:
+            raise ValueError(entry)
+        name, metavar, explained = parsed[1], parsed[2], " ".join(parsed[3].split())
+        kind: dict[str, Any] = {"multiple": True} if metavar else {"is_flag": True}
+        found.append(click.Option([name], metavar=metavar, help=explained, **kind))
+    return found
 
 
 def argument(name: str, metavar: str, *, nargs: int = 1, required: bool = True) -> click.Argument:
@@ -68,7 +75,8 @@ def command(
 
     def declare(run: Callable[[GivenOptions], None]) -> click.Command:
         def callback(**values: object) -> None:
-            run(GivenOptions.of(values, several))
+            names = [str(each.name) for each in parameters]
+            run(GivenOptions.of({name: values[name] for name in names}, several))
 
         return click.Command(run.__name__, None, callback, list(parameters), run.__doc__)
 
@@ -76,72 +84,43 @@ def command(
 
 
 CAMPAIGN_FILE = argument("file", "CAMPAIGN.TOML")
-PROTOCOL = text(
-    "--protocol",
-    "fixed|averaged|sliding",
-    "What the server does in a slot. fixed: it uses at most --capacity check-ins of the slot."
-    " averaged: it averages the reports of all check-ins of the slot. sliding: as fixed, but each"
-    " client draws its slot from the next --window slots, not from all slots.",
-)
-SLOTS = text("--slots", "M", "Number of time steps of the campaign.")
-WINDOW = text("--window", "W", "Number of slots that a client draws from (sliding only).")
-PARTICIPATION = text("--participation", "P", "Probability that a client checks in at all.")
-NOISE_AT = text(
-    "--noise-at",
-    "client|server",
-    "Who adds the noise. client: each client, to its report. server: the server, to the sum of a"
-    " slot.",
-)
-DELTA = text("--delta", "D", "The delta of the guarantee.")
-ADJACENCY = text(
-    "--adjacency",
-    "replace-one|add-remove",
-    "Which populations are neighbours. add-remove: one client is added or removed. replace-one:"
-    " one client has other data.",
-)
-DESIGN = (
-    PROTOCOL,
-    SLOTS,
-    text(
-        "--capacity",
-        "K|all",
-        "Largest number of check-ins that a slot uses. With --noise-at client it is required. With"
-        " --noise-at server the default is all. With --local-epsilon it does not change epsilon.",
-    ),
-    WINDOW,
-    text(
-        "--population",
-        "LO..HI",
-        "Number of clients, if it is known for certain. Required for the averaged protocol.",
-    ),
-    PARTICIPATION,
-    text("--local-epsilon", "E", "Each report is E-DP on the device."),
-    text(
-        "--local-delta", "D", "Each report is (E, D)-DP on the device, where E is --local-epsilon."
-    ),
-    text(
-        "--noise-multiplier",
-        "S",
-        "Standard deviation of the Gaussian noise, divided by the clip norm.",
-    ),
-    NOISE_AT,
-    text(
-        "--campaigns",
-        "R",
-        "How often the campaign is run, each time with fresh randomness. Default 1.",
-    ),
-    text(
-        "--curious",
-        "C",
-        "Number of clients that may tell the adversary what they know: whether they were chosen,"
-        " their reports and their noise. Default 0.",
-    ),
-    DELTA,
-    ADJACENCY,
-)
+FORCE, JSON = options("""
+    --force  Overwrite an existing file.
+    --json  Print the result as one JSON object.
+""")
+DESIGN = options("""
+    --protocol fixed|averaged|sliding  What the server does in a slot. fixed: it sums the reports of
+        at most --capacity check-ins. averaged: it averages the reports of all check-ins. sliding:
+        as fixed, but each client draws its slot from the next --window slots, not from all slots.
+    --slots M  Number of time steps (slots) of the campaign.
+    --capacity K|all  Largest number of check-ins that a slot uses. Required with --noise-at client.
+        Default all with --noise-at server. Not needed with --local-epsilon: epsilon does not depend
+        on it.
+    --window W  Number of slots from which a client draws its slot. Only for sliding.
+    --population LO..HI  Least and largest possible number of clients. The guarantee assumes them.
+        Required for the averaged protocol, otherwise optional.
+    --participation P  Probability that a client takes part, from 0 to 1.
+    --local-epsilon E  Epsilon of one report, which the device randomizes. Give this or
+        --noise-multiplier.
+    --local-delta D  Delta of one report, with --local-epsilon. Default 0.
+    --noise-multiplier S  Standard deviation of the Gaussian noise divided by the clip norm. Needs
+        --noise-at.
+    --noise-at client|server  Who adds the Gaussian noise. client: each client, to its report.
+        server: the server, to the sum of a slot.
+    --campaigns R  Number of times that the campaign is run, each with fresh randomness. Default 1.
+    --curious C  Number of clients that may disclose what they know to the adversary: whether they
+        were chosen, their reports and their noise. Default 0.
+    --delta D  The delta of the guarantee, between 0 and 1.
+    --adjacency replace-one|add-remove  The neighbour relation of the guarantee. add-remove: one
+        client is added or removed. replace-one: the data of one client are replaced.
+""")
 """The options of `account` and `calibrate` that describe a design and its guarantee."""
-FORCE = flag("--force", "Overwrite an existing file.")
-JSON = flag("--json", "Print one JSON object on standard output.")
+
+
+def design_options(*names: str) -> list[click.Option]:
+    """Return the options of a design with these names, in this order."""
+    by_name = {each.name: each for each in DESIGN}
+    return [by_name[name] for name in names]
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,6 +155,10 @@ class GivenOptions:
     def json(self) -> bool:
         """Whether the result is printed as JSON."""
         return self.values.get("json") is True
+
+    def path(self, name: str) -> Path | None:
+        """Return an option as a path. Return None if it was not given."""
+        return Path(self.texts[name]) if name in self.texts else None
 
     def replacing(self, **texts: str) -> GivenOptions:
         """Return a copy in which these options have other values."""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from checkins.cli.errors import UsageError, about_data, quoted
-from checkins.cli.params import GivenOptions, argument, flag, option, text
+from checkins.cli.params import GivenOptions, argument, option, options
 from checkins.errors import InvalidData, InvalidValue
 from checkins.protocol import wire
 
@@ -23,19 +23,16 @@ if TYPE_CHECKING:
     from checkins.client import CampaignView
 
 URL = argument("url", "URL")
-CAMPAIGN_ID = text("--campaign", "ID", "Id of the run to join. Default: the run that is open.")
-ACCESS = (
-    text("--key-file", "FILE", "A file with the key that the service requires for enrolment."),
-    text("--seal", "SHA256", "Join only the campaign with this seal, sha256:..."),
-    text(
-        "--allow-model",
-        "MODULE:FUNCTION",
-        "Import this function if the campaign names it as its model. Default: import no code.",
-    ),
-)
-FOLLOW = flag("--follow", "Take part in the later runs of the campaign too.")
+CAMPAIGN_ID, *ACCESS, FOLLOW = options("""
+    --campaign ID  Id of the run to join. Default: the open run.
+    --key-file FILE  File with the key for enrolment, if the service requires one.
+    --seal SHA256  Join only if the campaign has this seal, sha256:...
+    --allow-model MODULE:FUNCTION  Let the campaign use this Python function as its model. Default:
+        no code is imported.
+    --follow  Also take part in the later runs of the campaign.
+""")
 
-OPTION = {"key": "key_file"}
+OPTION_NAMES = {"key": "key_file"}
 """Names of parameters in the library whose options have other names."""
 LOCAL_HOSTS = ("localhost", "127.0.0.1", "::1")
 ADDRESS = re.compile(r"https?://", re.IGNORECASE)
@@ -244,9 +241,9 @@ def naming_options(given: GivenOptions) -> Iterator[None]:
     except InvalidData as error:
         raise given.invalid("data", about_data(error)) from error
     except InvalidValue as error:
-        name = OPTION.get(error.name, error.name)
+        name = OPTION_NAMES.get(error.name, error.name)
         if name in given:
             raise given.invalid(name, error.expected) from error
-        if error.value is None or name in OPTION.values():
+        if error.value is None or name in OPTION_NAMES.values():
             raise UsageError(f"{option(name)}: {error.expected}") from error
         raise

@@ -6,32 +6,69 @@ import json
 import math
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from checkins.cli.errors import UsageError, quoted
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
     from rich.progress import Progress, ProgressColumn
+    from rich.table import Table
+    from rich.text import Text
 
 MOST_COLUMNS = 100
 """Largest width of printed text, because longer lines are hard to read."""
 
 
 def show(*parts: RenderableType) -> None:
-    """Print tables and text with the width of the terminal, at most ``MOST_COLUMNS``."""
+    """Print tables and unformatted text, at most ``MOST_COLUMNS`` wide. Brackets are not markup."""
     from rich.console import Console
 
-    console = Console(highlight=False)
+    console = Console(highlight=False, markup=False, emoji=False)
     console.width = min(console.width, MOST_COLUMNS)
     with console.capture() as captured:
         for part in parts:
             console.print(part)
     for line in captured.get().splitlines():
         print(line.rstrip())
+
+
+def plain_table(*columns: str, right: Sequence[str] = (), title: str | None = None) -> Table:
+    """Create a table with a rule under its header and no other lines."""
+    from rich import box
+    from rich.table import Table
+
+    table = Table(
+        box=box.SIMPLE_HEAD, title=title, title_justify="left", title_style="bold", pad_edge=False
+    )
+    for column in columns:
+        justify: Literal["left", "right"] = "right" if column in right else "left"
+        wrap = column == columns[-1]
+        table.add_column(column, justify=justify, no_wrap=not wrap, overflow="fold")
+    return table
+
+
+def listed(
+    title: str, lines: Iterable[str | Text], *, numbered: bool = False
+) -> list[RenderableType]:
+    """Return a title with a list below it. Return an empty list if there are no lines."""
+    from rich.padding import Padding
+    from rich.table import Table
+    from rich.text import Text
+
+    items = list(lines)
+    if not items:
+        return []
+    table = Table.grid(padding=(0, 1))
+    table.add_column(no_wrap=True)
+    table.add_column(overflow="fold")
+    for number, line in enumerate(items, start=1):
+        mark = f"({number})" if numbered else "-"
+        table.add_row(mark, Text(line) if isinstance(line, str) else line)
+    return [f"{title}:", Padding(table, (0, 0, 1, 2))]
 
 
 def show_plain(line: str) -> None:

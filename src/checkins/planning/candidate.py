@@ -59,6 +59,11 @@ class DesignCandidate:
         return self.randomizer is RandomizerKind.GAUSSIAN
 
     @property
+    def has_dummies(self) -> bool:
+        """Whether the server replaces missing reports by dummies."""
+        return self.capacity is not None and self.noise_at is NoiseAt.CLIENT
+
+    @property
     def choices(self) -> int:
         """The number of slots from which a client draws its slot."""
         return self.slots if self.window is None else self.window
@@ -173,7 +178,7 @@ BYTES_PER_NUMBER = 4
 CHOOSE_SHARE = 0.3
 """Share of a slot's time for check-ins. The rest is for reports."""
 LEAST_SLOT_S = 1.0
-SAFETY = 2.0
+UPLOAD_SAFETY_FACTOR = 2.0
 """Factor by which an upload may take longer than the uplink's rate implies."""
 
 
@@ -221,11 +226,11 @@ def slot_load(
     spread_s = run_s if candidate.window is None else candidate.window * seconds
     available = min(1.0, question.availability_s / spread_s)  # probability at the drawn slot
     check_ins = clients * candidate.participation / candidate.slots * available
-    used = _used(check_ins, candidate.capacity) * (1.0 - question.devices.dropout)
+    used = _expected_used(check_ins, candidate.capacity) * (1.0 - question.devices.dropout)
     empty = math.exp(-min(used, 700.0))
     dummies = empty
-    if candidate.capacity is not None and candidate.noise_at is NoiseAt.CLIENT:
-        dummies = max(0.0, 1.0 - used / candidate.capacity)
+    if candidate.has_dummies:
+        dummies = max(0.0, 1.0 - used / (candidate.capacity or 1))
     return SlotLoad(
         check_ins=check_ins,
         reports=used,
@@ -245,13 +250,13 @@ def shortest_slot_s(candidate: DesignCandidate, question: Question) -> float:
     """
     upload_s = BYTES_PER_NUMBER * question.dimension / question.devices.uplink_bytes_per_s
     most = question.population.most * candidate.participation / candidate.slots
-    reports = _used(most, candidate.capacity)
+    reports = _expected_used(most, candidate.capacity)
     busy_s = reports / question.server.updates_per_s
-    needed = max(SAFETY * upload_s, busy_s) / (1.0 - CHOOSE_SHARE)
-    return _rounded_up(max(LEAST_SLOT_S, needed))
+    needed = max(UPLOAD_SAFETY_FACTOR * upload_s, busy_s) / (1.0 - CHOOSE_SHARE)
+    return _two_digits_up(max(LEAST_SLOT_S, needed))
 
 
-def _used(check_ins: float, capacity: int | None) -> float:
+def _expected_used(check_ins: float, capacity: int | None) -> float:
     """Return E min(X, K) for X ~ Poisson(check_ins)."""
     if capacity is None:
         return check_ins
@@ -260,7 +265,7 @@ def _used(check_ins: float, capacity: int | None) -> float:
     return min(check_ins, check_ins * below + capacity * (1.0 - at_most))
 
 
-def _rounded_up(seconds: float) -> float:
+def _two_digits_up(seconds: float) -> float:
     """Return the seconds, rounded up to two significant digits."""
     place = 10.0 ** (math.floor(math.log10(seconds)) - 1)
     return float(f"{math.ceil(seconds / place - 1e-9) * place:.3g}")

@@ -1,4 +1,4 @@
-"""Expected accuracy and load of designs, and their Pareto front.
+"""Expected accuracy and load of designs, their Pareto front, and the campaign of a design.
 
 The *proxy* is one number that stands for the accuracy of a design. Smaller is better:
 
@@ -20,16 +20,28 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 from checkins.accounting import NoiseAt, Protocol
 from checkins.accounting.paper.occupancy import expected_inverse_load
 from checkins.accounting.paper.utility import averaged_risk, fixed_window_risk
 from checkins.accounting.precision import Target
-from checkins.campaign import RandomizerKind
+from checkins.campaign import (
+    Budget,
+    Campaign,
+    Optimizer,
+    RandomizerConfig,
+    RandomizerKind,
+    Schedule,
+    Task,
+    campaign_text,
+)
+from checkins.campaign.templates import SCHEDULE
 from checkins.errors import InvalidValue
-from checkins.planning.candidate import DesignCandidate, SlotLoad, slot_load
+from checkins.planning.candidate import CHOOSE_SHARE, DesignCandidate, SlotLoad, slot_load
 from checkins.planning.question import ALL, Question
+from checkins.randomizers.grid import GridTooFine
 
 EFFECTIVE_NOISE = "effective-noise"
 
@@ -106,29 +118,17 @@ def theorem_risk(
     """
     if candidate.repeats > 1 or candidate.minibatch > 1:
         return None
-    clients, slots, dimension = question.clients, candidate.slots, question.dimension
+    problem: dict[str, Any] = {"lipschitz": 1.0, "diameter": 1.0, "dimension": question.dimension}
+    problem |= {"clients": question.clients, "slots": candidate.slots}
     local_noise = candidate.is_gaussian and candidate.noise_at is NoiseAt.CLIENT
     try:
         if candidate.protocol is Protocol.AVERAGED:
-            risk = averaged_risk(
-                clients=clients,
-                slots=slots,
-                lipschitz=1.0,
-                diameter=1.0,
-                dimension=dimension,
-                noise_std=math.sqrt(candidate.report_variance(level, dimension=dimension)),
-            )
+            variance = candidate.report_variance(level, dimension=question.dimension)
+            risk = averaged_risk(**problem, noise_std=math.sqrt(variance))
             return TheoremRisk(risk, "paper, Theorem 4.2")
         if candidate.protocol is Protocol.FIXED and local_noise and candidate.capacity == 1:
-            risk = fixed_window_risk(
-                clients=clients,
-                slots=slots,
-                participation=candidate.participation,
-                lipschitz=1.0,
-                diameter=1.0,
-                dimension=dimension,
-                noise_std=level,
-            )
+            participation = candidate.participation
+            risk = fixed_window_risk(**problem, participation=participation, noise_std=level)
             return TheoremRisk(risk, "paper, Theorem 3.5")
     except InvalidValue:
         pass
@@ -267,3 +267,82 @@ def thinned(front: Sequence[CalibratedDesign], always: CalibratedDesign) -> list
     spread = [front[round(place * step)] for place in range(MOST_SHOWN - 1)]
     chosen = {id(design): design for design in (*spread, always)}
     return sorted(chosen.values(), key=lambda design: design.axes)
+
+
+FINEST_GRID, COARSEST_GRID = 1e-6, 1.0
+DIGITS = 3
+
+
+def campaign_of(design: CalibratedDesign) -> Campaign:
+    """Return the campaign that runs this design."""
+    question, candidate = design.question, design.candidate
+    slot_s = design.metrics.slot_load.slot_s
+    return Campaign(
+        name=question.name,
+        population_id=question.population_id,
+        budget=Budget(question.epsilon, question.delta, question.adjacency),
+        design=candidate.design(design.level),
+        repeats=candidate.repeats,
+        randomizer=_randomizer(design),
+        task=_task(design),
+        schedule=Schedule(SCHEDULE.start, slot_s=slot_s, choose_s=round(CHOOSE_SHARE * slot_s, 6)),
+    )
+
+
+def campaign_file_text(design: CalibratedDesign, campaign: Campaign) -> str:
+    """Return the text of campaign.toml, with the planning question as a comment at the top."""
+    asked = design.question
+    many = f"{asked.population.fewest:,} to {asked.population.most:,} clients"
+    head = [
+        f"Planned for {many} and a model of {asked.dimension:,} numbers.",
+        "checkins plan chose the slots, the noise and the other parameters to meet the budget.",
+        "To see its certificate and whether it meets its budget: checkins check FILE",
+    ]
+    return campaign_text(campaign, head=head)
+
+
+def _randomizer(design: CalibratedDesign) -> RandomizerConfig:
+    candidate, clip = design.candidate, design.question.learning.clip
+    if candidate.randomizer is RandomizerKind.PRIVUNIT:
+        return RandomizerConfig(candidate.randomizer, clip=clip)
+    if not candidate.is_gaussian:
+        clip = _digits(clip * math.sqrt(design.question.dimension))
+    noise, grid = candidate.design(design.level).randomizer, FINEST_GRID
+    while True:
+        try:
+            chosen = RandomizerConfig(candidate.randomizer, clip=clip, grid=grid)
+            chosen.check_noise(noise)
+            return chosen
+        except GridTooFine:
+            if grid >= COARSEST_GRID:
+                raise
+            grid = float(f"{grid * 10.0:.1e}")
+
+
+def _task(design: CalibratedDesign) -> Task | None:
+    task = design.question.learning.task
+    return None if task is None else replace(task, optimizer=optimizer_of(design))
+
+
+def optimizer_of(design: CalibratedDesign) -> Optimizer:
+    """Return the optimizer whose step size R/(T√V) balances bias and noise.
+
+    Momentum is used if that step is larger than the largest stable step. A slot's sum is divided by
+    the expected number of reports, which is a public number.
+    """
+    learning, candidate, metrics = design.question.learning, design.candidate, design.metrics
+    step = learning.step(steps=metrics.steps, variance=metrics.variance)
+    momentum = learning.momentum(steps=metrics.steps, step=step)
+    count: int | None = max(1, round(metrics.slot_load.reports))
+    if candidate.protocol is Protocol.AVERAGED:
+        count = None
+    return Optimizer(
+        rate=_digits(step * (1.0 - momentum) / learning.clip),
+        minibatch=candidate.minibatch,
+        divide_by=count,
+        momentum=momentum or None,
+    )
+
+
+def _digits(value: float) -> float:
+    return float(f"{value:.{DIGITS}g}")

@@ -17,7 +17,7 @@ from checkins.accounting.precision import Method, Precision, epsilon_at
 from checkins.campaign import RandomizerKind
 from checkins.errors import CheckinsError
 from checkins.planning.cost_model import CalibratedDesign, design_metrics
-from checkins.planning.search import WORTH
+from checkins.planning.search import LOAD_EXPONENT
 from checkins.planning.search_space import capacity_without_overflow, contributors
 
 FACTORS = (0.5, 1.0, 2.0)
@@ -61,19 +61,20 @@ def _row(design: CalibratedDesign, factor: float) -> SensitivityRow:
     slot_s = design.metrics.slot_load.slot_s
     metrics = design_metrics(candidate, design.level, question, clients=clients, slot_s=slot_s)
     load, epsilon = metrics.slot_load, _epsilon(design, factor)
-    noise = f"{metrics.noise_per_step:.3g} clips"
+    noise = f"{metrics.noise_per_step:.3g} times the clip norm"
     if factor != 1.0:
         ratio = metrics.noise_per_step / design.metrics.noise_per_step
         noise = f"{ratio:.2f} times as large"
+    unused = "dummies" if candidate.has_dummies else "empty slots"
     sentence = (
         f"{_words(design, factor, clients, epsilon)}. The noise per step is {noise}, and the share"
-        f" of dummies is {load.dummies_share:.1%}."
+        f" of {unused} is {load.dummies_share:.1%}."
     )
     if load.server_updates_per_s > question.server.updates_per_s * (1.0 + 1e-9):
-        late = "are lost" if candidate.capacity is None else "are replaced by dummies"
+        late = "are replaced by dummies" if candidate.has_dummies else "are lost"
         sentence += (
-            f" {load.server_updates_per_s:,.0f} reports arrive per second, more than the server"
-            f" takes, so late reports {late}."
+            f" {load.server_updates_per_s:,.0f} reports arrive per second, which is more than the"
+            f" server can process, so late reports {late}."
         )
     return SensitivityRow(
         factor=factor,
@@ -93,12 +94,12 @@ def _words(design: CalibratedDesign, factor: float, clients: int, epsilon: float
     if not math.isfinite(epsilon):
         return f"{start}, no epsilon is proved, so the campaign must not run"
     if not depends_on_population(design):
-        return f"{start}, epsilon is the same, because the certificate needs no population"
+        return f"{start}, epsilon is the same, because it does not depend on the number of clients"
     if epsilon <= design.epsilon * (1.0 + 1e-9):
-        return f"{start}, epsilon still holds, because the declared population covers them"
-    why = "slots overflow, and one client may displace another"
+        return f"{start}, epsilon is the same, because the declared population covers them"
+    why = "more clients check in than a slot uses, and one client may displace another"
     if design.candidate.protocol is Protocol.AVERAGED:
-        why = "averaged updates hide a client among the clients that contribute"
+        why = "averaged updates hide a client only among the clients that contribute"
     return f"{start}, epsilon is {formatting.up(epsilon, 3)}, because {why}"
 
 
@@ -143,13 +144,13 @@ def _scaled(design: CalibratedDesign, factor: float) -> Population | None:
     return Population(min(surely, there.most), there.most)
 
 
-RATIO = "docs/theory/one-likelihood-ratio.md"
-GAUSSIAN = "docs/theory/gaussian.md"
-PURE = "docs/theory/pure.md"
-WINDOWS = "docs/theory/windows-and-capacity.md"
-SHUFFLED = "docs/theory/pure.md, Shuffling; Theorem 4.1"
-PROXY = "Theorem 4.2 (smooth), docs/planning.md, The proxy"
-DUMMIES = "Proposition 3.4"
+RATIO_PAGE = "docs/theory/one-likelihood-ratio.md"
+GAUSSIAN_PAGE = "docs/theory/gaussian.md"
+PURE_PAGE = "docs/theory/pure.md"
+WINDOWS_PAGE = "docs/theory/windows-and-capacity.md"
+SHUFFLING_PAGE = "docs/theory/pure.md, Shuffling; Theorem 4.1"
+PROXY_PAGE = "Theorem 4.2 (smooth), docs/planning.md, The proxy"
+DUMMIES_STATEMENT = "Proposition 3.4"
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,72 +189,73 @@ def _protocol(design: CalibratedDesign) -> Reason:
             "Averaged updates use every report and hide each client among all clients that"
             " contribute. They are proved only for neighbours that replace one client's data, and"
             " need a declared number of contributing clients.",
-            SHUFFLED,
+            SHUFFLING_PAGE,
         )
     if candidate.window is not None:
         return Reason(
-            f"Devices stay reachable for {duration_text(design.question.availability_s)}, so each"
-            f" draws one of the {candidate.window:,} slots after it wakes and is hidden among these"
-            f" slots only. The first {candidate.window - 1:,} slots release nothing.",
-            f"{WINDOWS}; Theorem 4.3",
+            f"A device stays available for {duration_text(design.question.availability_s)}, so it"
+            f" draws one of the {candidate.window:,} slots after it has joined. Only these slots"
+            f" hide it. The first {candidate.window - 1:,} slots of the campaign release nothing.",
+            f"{WINDOWS_PAGE}; Theorem 4.3",
         )
     return Reason(
-        f"Each client draws one of {candidate.slots:,} slots by itself, so the server need not"
-        " sample clients. One likelihood ratio bounds the privacy loss of all releases, whatever"
-        " the other clients do.",
-        f"{RATIO}; Theorem 3.2",
+        f"Each client draws one of {candidate.slots:,} slots by itself, so the server does not"
+        " sample clients. One likelihood ratio bounds the privacy loss of all releases, for any"
+        " behaviour of the other clients.",
+        f"{RATIO_PAGE}; Theorem 3.2",
     )
 
 
 def _noise(design: CalibratedDesign) -> Iterator[Reason]:
-    candidate, level = design.candidate, f"{design.level:g} clips"
+    candidate, level = design.candidate, f"standard deviation {design.level:g} times the clip norm"
     most = f"{design.question.population.most:,} clients"
     if not candidate.is_gaussian:
         simulated = candidate.randomizer is RandomizerKind.PRIVUNIT
         yield Reason(
-            f"Each report is {design.level:g}-DP by itself, even against the server. The random"
-            f" slots bring epsilon down to {formatting.up(design.epsilon, 3)} for all releases."
+            f"Each report is {design.level:g}-DP by itself, even against the server. With the"
+            f" random slots, all releases together have epsilon <="
+            f" {formatting.up(design.epsilon, 3)}."
             + (
                 " PrivUnit has no exact sampler for devices and can only be simulated."
                 if simulated
                 else ""
             ),
-            PURE,
+            PURE_PAGE,
         )
     elif candidate.noise_at is NoiseAt.SERVER and candidate.capacity is None:
         yield Reason(
-            f"The server adds noise of {level} once to the sum of a slot. So there are no dummies,"
-            " no client is dismissed or displaced, and the certificate needs no population.",
-            f"{WINDOWS}, Noise at the server",
+            f"The server adds Gaussian noise ({level}) once to the sum of a slot. This needs"
+            " no dummies and no capacity, and epsilon does not depend on the number of clients.",
+            f"{WINDOWS_PAGE}, Noise at the server",
         )
         places = capacity_without_overflow(candidate, design.question)
         yield Reason(
-            f"If the reports carried the same noise, a slot would need {places:,} places, filled up"
-            f" with dummies, and the assumption that at most {most} exist. The server would still"
-            " have to be trusted.",
-            f"{WINDOWS}, Capacity",
+            f"If the devices added this noise, a slot would need a capacity of {places:,} and"
+            f" dummies for missing reports, and the certificate would assume at most {most}. The"
+            " server would still have to be trusted.",
+            f"{WINDOWS_PAGE}, Capacity",
         )
     elif candidate.noise_at is NoiseAt.SERVER:
         yield Reason(
-            f"The server adds noise of {level} once to the sum of a slot. With a capacity of"
-            f" {candidate.capacity:,}, one client may displace another, so more noise is needed"
+            f"The server adds Gaussian noise ({level}) once to the sum of a slot. With a capacity"
+            f" of {candidate.capacity:,}, one client may displace another, so more noise is needed"
             " than without a capacity.",
-            GAUSSIAN,
+            GAUSSIAN_PAGE,
         )
     elif candidate.protocol is Protocol.AVERAGED:
         yield Reason(
-            "No theorem amplifies the privacy of averaged Gaussian reports here. So each report is"
-            f" private by itself, with noise of {level}.",
-            WINDOWS,
+            "No theorem amplifies the privacy of averaged Gaussian reports here. So the noise of"
+            f" each report ({level}) gives the whole guarantee.",
+            WINDOWS_PAGE,
         )
     else:
-        full = "In a full slot one client may displace another, which is accounted for."
+        full = "Epsilon covers the case that one client displaces another in a full slot."
         if candidate.method(design.target) is Method.EXACT_POPULATION:
-            full = f"With at most {most}, a slot hardly ever overflows."
+            full = f"With at most {most}, more of them almost never check in to one slot."
         yield Reason(
-            f"A slot sums {candidate.capacity:,} reports, dummies included, each with noise of"
-            f" {level}. So every sum has the same noise. {full}",
-            f"{GAUSSIAN}; {DUMMIES}",
+            f"A slot sums {candidate.capacity:,} reports, dummies included, each with Gaussian"
+            f" noise ({level}). So every sum has the same noise. {full}",
+            f"{GAUSSIAN_PAGE}; {DUMMIES_STATEMENT}",
         )
 
 
@@ -261,31 +263,30 @@ def _slots(design: CalibratedDesign, curve: Sequence[CalibratedDesign]) -> Reaso
     candidate, proxy = design.candidate, design.metrics.proxy
     fewer = [one for one in curve if one.candidate.slots <= 0.55 * candidate.slots]
     more = [one for one in curve if one.candidate.slots >= 1.9 * candidate.slots]
-    words = f"{candidate.slots:,} slots balance steps against noise: the proxy is {proxy:.3g}"
-    if design.question.fixed.slots is not None:
-        words = f"The {candidate.slots:,} slots were asked for, and the proxy is {proxy:.3g}"
+    words = f"The proxy, an estimate of the error, is {proxy:.3g} with {candidate.slots:,} slots"
+    words += " (as requested)" if design.question.fixed.slots is not None else ""
     if fewer:
         one = max(fewer, key=lambda one: one.candidate.slots)
-        words += f"; with {one.candidate.slots:,} slots it is {one.metrics.proxy:.3g}"
+        words += f", {one.metrics.proxy:.3g} with {one.candidate.slots:,} slots"
         words += " (fewer steps)" if one.metrics.proxy > proxy else ""
     if more:
         one = min(more, key=lambda one: one.candidate.slots)
-        words += f"; with {one.candidate.slots:,} slots it is {one.metrics.proxy:.3g}"
+        words += f", {one.metrics.proxy:.3g} with {one.candidate.slots:,} slots"
         words += " (more noise in total)" if one.metrics.proxy > proxy else ""
-    theory = GAUSSIAN if candidate.is_gaussian else PURE
-    return Reason(f"{words}. A smaller proxy is better.", f"{theory}; {PROXY}")
+    theory = GAUSSIAN_PAGE if candidate.is_gaussian else PURE_PAGE
+    return Reason(f"{words}.", f"{theory}; {PROXY_PAGE}")
 
 
 def _participation(design: CalibratedDesign) -> Iterator[Reason]:
     participation = design.candidate.participation
     if participation == 1.0:
         return
-    asked = design.question.fixed.participation is not None
-    why = "was asked for" if asked else "keeps the server's and the devices' load down"
+    fixed = design.question.fixed.participation is not None
+    why = "was requested" if fixed else "reduces the load of server and devices"
     yield Reason(
         f"A participation of {participation:g} {why}. It also amplifies privacy, because clients"
         " that do not take part reveal nothing.",
-        f"{RATIO}; Theorem 3.2",
+        f"{RATIO_PAGE}; Theorem 3.2",
     )
 
 
@@ -295,13 +296,14 @@ def _repeats(design: CalibratedDesign) -> Reason:
         return Reason(
             "There is one run, so a client uploads at most once. More runs would give more steps"
             " with about the same total noise, but proportionally more uploads.",
-            f"{WINDOWS}, Several campaigns; docs/planning.md, The proxy",
+            f"{WINDOWS_PAGE}, Several campaigns; docs/planning.md, The proxy",
         )
     return Reason(
-        f"{repeats:,} runs with independent randomness are composed as privacy loss distributions"
-        f" instead of adding epsilons. Their {design.metrics.steps:,} steps have less total noise"
-        f" than one run with as many slots, but each client checks in {repeats:,} times.",
-        f"{WINDOWS}, Several campaigns; Corollary 3.3",
+        f"The {repeats:,} runs have independent randomness. Composing their privacy loss"
+        f" distributions gives a smaller epsilon than adding epsilons. Their"
+        f" {design.metrics.steps:,} steps have less noise in total than one run with as many slots,"
+        f" but each client checks in {repeats:,} times.",
+        f"{WINDOWS_PAGE}, Several campaigns; Corollary 3.3",
     )
 
 
@@ -309,8 +311,9 @@ def _clock(design: CalibratedDesign) -> Reason:
     load = design.metrics.slot_load
     return Reason(
         f"A slot of {load.slot_s:g} s is long enough to upload a report of {load.upload_bytes:,}"
-        f" bytes, at {load.server_updates_per_s:,.3g} reports per second. All runs together take"
-        f" {duration_text(load.duration_s)}. The schedule does not affect epsilon.",
+        f" bytes; the server then receives {load.server_updates_per_s:,.3g} reports per second. All"
+        f" runs together take {duration_text(load.duration_s)}. The schedule does not affect"
+        " epsilon.",
         "docs/planning.md, Time and load",
     )
 
@@ -319,19 +322,19 @@ def _choice(design: CalibratedDesign, front: Sequence[CalibratedDesign]) -> Reas
     rivals = [one for one in front if one.epsilon >= design.epsilon * 0.9 and one is not design]
     better = [one for one in rivals if one.metrics.proxy < design.metrics.proxy]
     if not better:
-        return Reason("No design that was tried has a better proxy at this budget.", PROXY)
+        return Reason("No design that was tried has a better proxy at this budget.", PROXY_PAGE)
     best = min(better, key=lambda one: one.metrics.proxy)
     gain = 1.0 - best.metrics.proxy / design.metrics.proxy
     needs = []
     if best.load > 1.01 * design.load:
-        needs.append(f"{best.load / design.load:.1f} times the uploads")
+        needs.append(f"{best.load / design.load:.3g} times the uploads")
     if best.metrics.duration_s > 1.01 * design.metrics.duration_s:
-        needs.append(f"{best.metrics.duration_s / design.metrics.duration_s:.1f} times the time")
+        needs.append(f"{best.metrics.duration_s / design.metrics.duration_s:.3g} times the time")
     extra = " and ".join(needs) or "about the same load"
     return Reason(
-        f"The best proxy found is {gain:.0%} smaller ({best.label}), with {extra}. A design with"
-        f" twice the uploads is recommended only if its proxy is better by {2**WORTH - 1:.1%}.",
-        PROXY,
+        f"Another design ({best.label}) has the smallest proxy, by {gain:.1%}, but needs {extra}."
+        f" Twice the uploads are worth it only if the proxy is {2**LOAD_EXPONENT - 1:.1%} smaller.",
+        PROXY_PAGE,
     )
 
 

@@ -18,9 +18,14 @@ from checkins.accounting.certificate import versions
 from checkins.accounting.precision import Method, Precision, Target, certify_at
 from checkins.campaign import Campaign, PartialRun, certify_runs
 from checkins.errors import NotCovered
-from checkins.planning.campaign import campaign_file_text, campaign_of
 from checkins.planning.candidate import DesignCandidate
-from checkins.planning.cost_model import CalibratedDesign, pareto, thinned
+from checkins.planning.cost_model import (
+    CalibratedDesign,
+    campaign_file_text,
+    campaign_of,
+    pareto,
+    thinned,
+)
 from checkins.planning.explain import Reason, SensitivityRow, reasons, sensitivity
 from checkins.planning.question import Question
 from checkins.planning.search import CachedCalibrator, round_level, search
@@ -88,14 +93,14 @@ def certified(design: CalibratedDesign) -> tuple[CalibratedDesign, Campaign, Cer
         target = replace(target, epsilon=BUDGET_SHARE_BEFORE_CHECK * target.epsilon)
     found, run = _calibrated(design, target, charged=not quick)
     if not quick:
-        return found, run.campaign, _coarse(found, run, started)
+        return found, run.campaign, _coarse_certificate(found, run, started)
     for _ in range(_MOST_TURNS):
         certificate = certify_runs([run])
         if certificate.epsilon <= target.epsilon:
             return replace(found, epsilon=certificate.epsilon), run.campaign, certificate
         more = max(certificate.epsilon / target.epsilon, _STEP)
         level = found.level * more if found.candidate.is_gaussian else found.level / more
-        found, run = _at(found, level)
+        found, run = _at_level(found, level)
     raise _no_noise_found(target)
 
 
@@ -119,7 +124,9 @@ def _calibrated(
         )
         if level is None:
             break
-        found, run = _at(CalibratedDesign.of(candidate, level, target, design.question), level)
+        found, run = _at_level(
+            CalibratedDesign.of(candidate, level, target, design.question), level
+        )
         if not charged:
             return found, run
         assumed, left = (
@@ -133,7 +140,7 @@ def _calibrated(
     raise _no_noise_found(target)
 
 
-def _at(design: CalibratedDesign, level: float) -> tuple[CalibratedDesign, PartialRun]:
+def _at_level(design: CalibratedDesign, level: float) -> tuple[CalibratedDesign, PartialRun]:
     rounded = round_level(design.candidate, level)
     found = CalibratedDesign.of(design.candidate, rounded, design.target, design.question)
     return found, PartialRun.whole(campaign_of(found))
@@ -174,7 +181,7 @@ def is_quick(campaign: Campaign) -> bool:
     )
 
 
-def _coarse(design: CalibratedDesign, run: PartialRun, started: float) -> Certificate:
+def _coarse_certificate(design: CalibratedDesign, run: PartialRun, started: float) -> Certificate:
     """Return a certificate at the precision of the calibration, which is looser but valid."""
     candidate, target, campaign = design.candidate, design.target, run.campaign
     return certify_at(

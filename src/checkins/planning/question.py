@@ -177,39 +177,31 @@ class Constraints:
             raise InvalidValue(
                 "randomizer", str(self.randomizer), "must be gaussian, laplace or privunit"
             )
-        for refused, name, value, expected in self._conflicts():
-            if refused:
-                raise InvalidValue(name, value, expected)
+        for violated, name, expected in self._rules():
+            if violated:
+                raise InvalidValue(name, self.named()[name], expected)
 
-    def _conflicts(self) -> Iterator[tuple[bool, str, object, str]]:
-        """Yield, for each rule, whether it is violated, and the arguments of the error."""
+    def _rules(self) -> Iterator[tuple[bool, str, str]]:
+        """Yield, for each rule, whether it is violated, the parameter to blame and the rule."""
         pure = self.randomizer in (RandomizerKind.LAPLACE, RandomizerKind.PRIVUNIT)
-        averaged = self.protocol is Protocol.AVERAGED
+        averaged, batch = self.protocol is Protocol.AVERAGED, self.minibatch
         server, client = self.noise_at is NoiseAt.SERVER, self.noise_at is NoiseAt.CLIENT
-        slots = math.inf if self.slots is None else self.slots
-        own = f"{self.randomizer} noise is added at the client"
-        yield pure and server, "noise_at", "server", own
+        yield pure and server, "noise_at", f"{self.randomizer} noise is added at the client"
         count = "averaged updates divide by a count that is released; use fixed"
-        yield averaged and server, "noise_at", "server", count
-        part = averaged and self.participation not in (None, 1.0)
-        yield (
-            part,
-            "participation",
-            self.participation,
-            "averaged updates need a participation of 1",
-        )
+        yield averaged and server, "noise_at", count
+        partial = averaged and self.participation not in (None, 1.0)
+        yield partial, "participation", "averaged updates need a participation of 1"
         capped = averaged and self.capacity is not None
-        yield capped, "capacity", self.capacity, "averaged updates use every report: leave it out"
-        batched = averaged and self.minibatch not in (None, 1)
-        yield batched, "minibatch", self.minibatch, "averaged updates make a step in every slot"
+        yield capped, "capacity", "averaged updates use every report: leave it out"
+        batched = averaged and batch not in (None, 1)
+        yield batched, "minibatch", "averaged updates make a step in every slot"
         sliding = self.protocol in (None, Protocol.SLIDING)
-        misplaced = self.window is not None and not sliding
-        yield misplaced, "window", self.window, "goes with the sliding protocol only"
-        for name in ("window", "minibatch"):
-            value = getattr(self, name)
-            yield (value or 1) > slots, name, value, f"must be at most slots = {self.slots}"
+        yield self.window is not None and not sliding, "window", "needs the sliding protocol"
+        slots = math.inf if self.slots is None else self.slots
+        yield (self.window or 1) > slots, "window", f"must be at most slots = {self.slots}"
+        yield (batch or 1) > slots, "minibatch", f"must be at most slots = {self.slots}"
         everyone = self.capacity == ALL and (pure or client)
-        yield everyone, "capacity", ALL, "goes with Gaussian noise at the server only"
+        yield everyone, "capacity", "needs Gaussian noise at the server"
 
     def named(self) -> dict[str, object]:
         """Return the fixed parameters as plain values."""

@@ -13,11 +13,11 @@ from checkins.accounting import Protocol, total_variation
 from checkins.accounting.precision import Precision, Target
 from checkins.campaign import PartialRun, RandomizerKind
 from checkins.errors import InvalidValue
-from checkins.planning.campaign import campaign_of
 from checkins.planning.candidate import DesignCandidate
 from checkins.planning.cost_model import (
     CalibratedDesign,
     DesignMetrics,
+    campaign_of,
     design_metrics,
     dominates,
     pareto,
@@ -25,17 +25,17 @@ from checkins.planning.cost_model import (
 from checkins.planning.question import Question
 from checkins.planning.search_space import candidates, with_slots
 
-WORTH = 0.05
+LOAD_EXPONENT = 0.05
 """Exponent of the load in the score. Twice the uploads must improve the proxy by 3.5 percent."""
 FINALISTS, MOST_TRIED = 5, 24
 SAME_LOAD = 1.02
-SHARES = (0.5, 0.25)
+BUDGET_SHARES = (0.5, 0.25)
 """Shares of the budget for which the front also shows designs."""
-ROOM_FOR_GRIDS = 1e-12
+LEAST_DELTA_WITHOUT_CHECK = 1e-12
 """Above this delta, the charge for the rounding on devices is always small enough."""
-CUTS = (3.0, 10.0, 30.0)
+REDUCTIONS = (3.0, 10.0, 30.0)
 """Factors by which other designs on the front must take less time or less load."""
-AROUND = (0.25, 0.5, 0.7, 1.4, 2.0, 4.0)
+SLOT_FACTORS = (0.25, 0.5, 0.7, 1.4, 2.0, 4.0)
 """Numbers of slots on the curve, relative to the recommended number."""
 
 
@@ -67,26 +67,26 @@ def search(question: Question) -> SearchResult:
     estimates = _estimates(candidates(question), target, question)
     proven = CachedCalibrator(question)
     chosen = _best(proven, target, _ranked(estimates, target, question))
-    around = _around(chosen, target, proven)
+    with_other_slots = _with_other_slots(chosen, target, proven)
     if question.fixed.slots is None:
-        chosen = min((*around, chosen), key=_better(chosen, question))
-    light = [
+        chosen = min((*with_other_slots, chosen), key=_score_compared_with(chosen, question))
+    affordable = [
         one.candidate
         for one in estimates
         if one.load <= SAME_LOAD * chosen.load and not _is_privunit(one.candidate)
     ]
-    parts = [replace(target, epsilon=share * target.epsilon) for share in SHARES]
+    parts = [replace(target, epsilon=share * target.epsilon) for share in BUDGET_SHARES]
     wanted = [
-        *((target, candidate) for candidate in _lighter(estimates, chosen)),
-        *((part, _best_at(part, light or [chosen.candidate], question)) for part in parts),
+        *((target, candidate) for candidate in _less_demanding(estimates, chosen)),
+        *((part, _best_at(part, affordable or [chosen.candidate], question)) for part in parts),
     ]
     others = [proven(candidate, goal) for goal, candidate in wanted]
     known = [chosen, *(one for one in others if one is not None)]
     better = [one for one in known if dominates(one.axes, chosen.axes)]
     if better:  # the estimates were wrong, and another design dominates
         chosen = min(better, key=lambda one: one.axes)
-        around = _around(chosen, target, proven)
-    curve = {one.candidate.slots: one for one in (*around, chosen)}
+        with_other_slots = _with_other_slots(chosen, target, proven)
+    curve = {one.candidate.slots: one for one in (*with_other_slots, chosen)}
     return SearchResult(
         chosen, tuple(pareto(known)), tuple(curve[slots] for slots in sorted(curve))
     )
@@ -172,7 +172,7 @@ def _ranked(
 
 def score(proxy: float, load: float) -> float:
     """Return the score to minimise, which is the proxy with a small weight for the uploads."""
-    return proxy * float(load**WORTH)
+    return proxy * float(load**LOAD_EXPONENT)
 
 
 def _best(
@@ -207,8 +207,8 @@ def _best(
         raise refusal or InvalidValue(
             "epsilon",
             target.epsilon,
-            f"out of reach at delta = {target.delta!r} ({target.adjacency}) for the designs asked"
-            " for; fix fewer parameters, or allow a larger epsilon or delta",
+            f"no allowed design meets it at delta = {target.delta!r} ({target.adjacency});"
+            " fix fewer parameters, or allow a larger epsilon or delta",
         )
     return min(found, key=lambda one: score(one.metrics.proxy, one.load))
 
@@ -222,29 +222,33 @@ def check_it_can_run(candidate: DesignCandidate, target: Target, question: Quest
         candidate, round_level(candidate, candidate.estimated_level(target)), target, question
     )
     campaign = campaign_of(design)
-    if target.delta < ROOM_FOR_GRIDS:
+    if target.delta < LEAST_DELTA_WITHOUT_CHECK:
         spent = total_variation.charge(epsilon=0.0, variation=PartialRun.whole(campaign).variation)
         if spent > target.delta / 2.0:
             raise InvalidValue(
                 "delta",
                 target.delta,
-                f"is too small, because noise on the grids of devices uses {spent:.1g} of it;"
-                f" must be above {2.0 * spent:.1g} for the designs asked for",
+                f"is too small, because rounding the noise to a grid uses {spent:.1g} of it;"
+                f" must be above {2.0 * spent:.1g} for the allowed designs",
             )
 
 
-def _around(
+def _with_other_slots(
     chosen: CalibratedDesign, target: Target, proven: CachedCalibrator
 ) -> list[CalibratedDesign]:
     """Return the design with more and with fewer slots, each with the noise that it needs."""
     question, candidate = proven.question, chosen.candidate
     least = max(candidate.minibatch, question.fixed.window or 1)
-    counts = {max(least, round(candidate.slots * times)) for times in AROUND} - {candidate.slots}
+    counts = {max(least, round(candidate.slots * times)) for times in SLOT_FACTORS} - {
+        candidate.slots
+    }
     found = (proven(with_slots(candidate, slots, question), target) for slots in sorted(counts))
     return [one for one in found if one is not None]
 
 
-def _better(chosen: CalibratedDesign, question: Question) -> Callable[[CalibratedDesign], float]:
+def _score_compared_with(
+    chosen: CalibratedDesign, question: Question
+) -> Callable[[CalibratedDesign], float]:
     """Return a function that scores designs.
 
     A design that takes longer than ``chosen`` must be better by one percent. A design that takes
@@ -261,11 +265,13 @@ def _better(chosen: CalibratedDesign, question: Question) -> Callable[[Calibrate
     return rank
 
 
-def _lighter(estimates: Sequence[Estimate], chosen: CalibratedDesign) -> list[DesignCandidate]:
+def _less_demanding(
+    estimates: Sequence[Estimate], chosen: CalibratedDesign
+) -> list[DesignCandidate]:
     """Return the most accurate candidates: overall, with less time, and with less load."""
     load, duration_s = chosen.load, chosen.metrics.duration_s
     limits = [(math.inf, math.inf)]
-    for cut in CUTS:
+    for cut in REDUCTIONS:
         limits += [(load / cut, math.inf), (math.inf, duration_s / cut)]
     found = []
     for most_load, most_s in limits:
@@ -285,6 +291,8 @@ def _is_privunit(candidate: DesignCandidate) -> bool:
     return candidate.randomizer is RandomizerKind.PRIVUNIT
 
 
-def _best_at(part: Target, light: Sequence[DesignCandidate], question: Question) -> DesignCandidate:
-    """Return the most accurate of the candidates ``light`` at a part of the budget."""
-    return min(_estimates(light, part, question), key=lambda one: one.metrics.proxy).candidate
+def _best_at(
+    part: Target, affordable: Sequence[DesignCandidate], question: Question
+) -> DesignCandidate:
+    """Return the most accurate of the candidates ``affordable`` at a part of the budget."""
+    return min(_estimates(affordable, part, question), key=lambda one: one.metrics.proxy).candidate

@@ -20,7 +20,7 @@ from checkins.errors import InvalidValue
 from checkins.planning.candidate import DesignCandidate, shortest_slot_s
 from checkins.planning.question import ALL, Question
 
-SERIES = (1.0, 1.5, 2.0, 3.0, 5.0, 7.0)
+SLOT_SERIES = (1.0, 1.5, 2.0, 3.0, 5.0, 7.0)
 REPEATS = (1, 2, 3, 5, 10, 20, 50, 100)
 PARTICIPATIONS = (1.0, 0.7, 0.5, 0.3, 0.2, 0.1, 0.05, 0.02, 0.01, 1e-3, 1e-4, 1e-5, 1e-6)
 MOST_SEARCHED_SLOTS = 100_000
@@ -36,14 +36,16 @@ def candidates(question: Question) -> list[DesignCandidate]:
 
     Raise ``InvalidValue`` if there is none.
     """
-    found = [candidate for candidate in _all(question) if _fits(candidate, question)]
+    found = [
+        candidate for candidate in _all_candidates(question) if _fits_in_time(candidate, question)
+    ]
     if found:
         return found
     raise InvalidValue(
         "duration_s",
         question.server.duration_s,
-        "leaves no time for any design that was asked for; allow more time, a faster uplink or"
-        " server, or longer availability, or fix fewer parameters",
+        "is too short for every allowed design; allow more time, a faster uplink or server, or"
+        " longer availability, or fix fewer parameters",
     )
 
 
@@ -55,7 +57,7 @@ def with_slots(candidate: DesignCandidate, slots: int, question: Question) -> De
         window = fixed.window or max(1, round(window * slots / candidate.slots))
     changed = replace(candidate, slots=slots, window=window and min(window, slots))
     if changed.protocol is Protocol.AVERAGED:
-        return _counted(changed, question)
+        return _with_contributors(changed, question)
     if changed.capacity is None or fixed.capacity is not None:
         return changed
     if changed.is_gaussian:
@@ -76,8 +78,8 @@ def capacity_without_overflow(candidate: DesignCandidate, question: Question) ->
     return max(1, math.ceil(load + rare / 3.0 + math.sqrt(rare * rare / 9.0 + 2.0 * load * rare)))
 
 
-def _all(question: Question) -> Iterator[DesignCandidate]:
-    for randomizer, noise_at in _places(question):
+def _all_candidates(question: Question) -> Iterator[DesignCandidate]:
+    for randomizer, noise_at in _randomizers(question):
         gaussian = randomizer is RandomizerKind.GAUSSIAN
         for protocol in _protocols(question):
             if protocol is Protocol.AVERAGED:
@@ -91,10 +93,14 @@ def _all(question: Question) -> Iterator[DesignCandidate]:
                     _repeats(question, slots, few=few), _participations(question, few=few)
                 ):
                     shape = protocol, slots, share, None, None, batch, repeats
-                    yield from _one(question, DesignCandidate(*shape, randomizer, noise_at))
+                    yield from _with_windows_and_capacities(
+                        question, DesignCandidate(*shape, randomizer, noise_at)
+                    )
 
 
-def _one(question: Question, bare: DesignCandidate) -> Iterator[DesignCandidate]:
+def _with_windows_and_capacities(
+    question: Question, bare: DesignCandidate
+) -> Iterator[DesignCandidate]:
     """Yield the candidate with every allowed window and capacity."""
     if bare.minibatch > bare.slots:
         return
@@ -121,10 +127,10 @@ def _averaged(question: Question, randomizer: RandomizerKind) -> Iterator[Design
             candidate = DesignCandidate(
                 Protocol.AVERAGED, slots, 1.0, None, None, 1, repeats, randomizer, NoiseAt.CLIENT
             )
-            yield _counted(candidate, question)
+            yield _with_contributors(candidate, question)
 
 
-def _counted(candidate: DesignCandidate, question: Question) -> DesignCandidate:
+def _with_contributors(candidate: DesignCandidate, question: Question) -> DesignCandidate:
     """Return the candidate with a declared population whose lower limit is ``contributors``."""
     surely = contributors(candidate, question)
     return replace(candidate, population=Population(surely, question.population.most))
@@ -141,7 +147,7 @@ def contributors(candidate: DesignCandidate, question: Question) -> int:
     return max(1, math.floor(mean - 6.0 * math.sqrt(mean * (1.0 - available))))
 
 
-def _places(question: Question) -> Iterator[tuple[RandomizerKind, NoiseAt]]:
+def _randomizers(question: Question) -> Iterator[tuple[RandomizerKind, NoiseAt]]:
     fixed = question.fixed
     kinds = [RandomizerKind.GAUSSIAN, RandomizerKind.LAPLACE, RandomizerKind.PRIVUNIT]
     for kind in kinds if fixed.randomizer is None else [fixed.randomizer]:
@@ -176,7 +182,10 @@ def _slots(question: Question) -> list[int]:
         return [question.fixed.slots]
     most = min(MOST_SEARCHED_SLOTS, question.population.most * 2, question.server.duration_s)
     found = {
-        round(step * 10**place) for place in range(6) for step in SERIES if step * 10**place <= most
+        round(step * 10**place)
+        for place in range(6)
+        for step in SLOT_SERIES
+        if step * 10**place <= most
     }
     least = max(question.fixed.window or 1, question.fixed.minibatch or 1)
     return sorted({*(slots for slots in found if slots >= least), least, 1} - set(range(1, least)))
@@ -213,7 +222,7 @@ def _windows(question: Question, candidate: DesignCandidate) -> Sequence[int | N
     return sorted({min(reach, max(1, round(candidate.slots * share))) for share in shares})
 
 
-def _fits(candidate: DesignCandidate, question: Question) -> bool:
+def _fits_in_time(candidate: DesignCandidate, question: Question) -> bool:
     slot_s = shortest_slot_s(candidate, question)
     if candidate.slots * candidate.repeats * slot_s > question.server.duration_s * (1.0 + 1e-9):
         return False

@@ -2,61 +2,57 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from checkins import validate
+from checkins import formatting, validate
 from checkins.cli import params, terminal
-from checkins.cli.errors import failed
-from checkins.cli.params import GivenOptions, flag, text
+from checkins.cli.errors import failed, quoted
+from checkins.cli.params import GivenOptions, options
 from checkins.errors import InvalidValue
 
 if TYPE_CHECKING:
+    from rich.console import RenderableType
     from rich.progress import TaskID
+    from rich.text import Text
 
-    from checkins.audit import Audit, Settings
+    from checkins.audit import AttackResult, Audit, CertificateCheck, Settings
     from checkins.campaign import CampaignFile
 
 RESULT = "audit.json"
+GUESSES = {
+    "add-remove": {
+        "remove": ("present", "with the canary", "without it"),
+        "add": ("absent", "without the canary", "with it"),
+    },
+    "replace-one": {
+        "remove": ("own data", "with the canary's own data", "with other data"),
+        "add": ("other data", "with other data", "with the canary's own data"),
+    },
+}
+"""By neighbour relation and direction: the guess, the runs where it is right, and the others."""
 
 OPTIONS = (
     params.CAMPAIGN_FILE,
-    text(
-        "--trials",
-        "N",
-        "Number of runs with each canary. The same number is run without it. Default: as many as"
-        " fit in --seconds.",
-    ),
-    text("--seconds", "S", "Approximate time of all runs together, in seconds. Default 30."),
-    text(
-        "--confidence",
-        "C",
-        "Probability with which all measured bounds hold together. Default 0.9999.",
-    ),
-    text(
-        "--delta",
-        "D",
-        "A delta at which epsilon is measured. It may be given several times; the first is reported"
-        " first. Default: the delta of the campaign, 1e-3 and 1e-2.",
-    ),
-    text(
-        "--canary",
-        "worst-case|data|all",
-        "The client that the attacks try to detect. worst-case: a client with the worst possible"
-        " updates. data: a client with unusual data in real training. Default all.",
-    ),
-    flag("--one-run", "Use a single run with many canaries, each included with probability 1/2."),
-    text(
-        "--engine",
-        "compiled|machines|both",
-        "The code that runs the campaign. compiled: fast array code that simulates the protocol."
-        " machines: the state machines that real devices and coordinators use, on a smaller"
-        " campaign. Default compiled.",
-    ),
-    text("--seed", "S", "Seed of the simulated randomness. Default 1."),
-    params.folder("--out", "Folder in which trade-off.png and audit.json are saved."),
+    *options("""
+    --trials N  Number of runs with the canary, for each attack. As many runs are made without
+        it. Default: as many as fit into --seconds.
+    --seconds S  Approximate time of all attacks together, in seconds. Default 30.
+    --confidence C  Probability with which all measured bounds hold together. Default 0.9999.
+    --delta D  A delta at which epsilon is measured, between 0 and 1. Can be repeated. The
+        verdict names the first. Default: the delta of the campaign, 1e-3 and 1e-2.
+    --canary worst-case|data|all  The client that the attacks try to detect. worst-case: a
+        client with the worst possible updates. data: a client with unusual data in real
+        training. Default all.
+    --one-run  Use a single run with many canaries, each included with probability 1/2.
+    --engine compiled|machines|both  The code that runs the campaign. compiled: fast array code
+        that simulates the protocol. machines: the state machines that real devices and
+        coordinators use, on a smaller campaign. Default compiled.
+    --seed S  Seed of the simulated randomness. Default 1.
+    --out DIR  Folder for audit.json and the plot trade-off.png. Default: nothing is saved.
+    """),
     params.JSON,
 )
 
@@ -65,12 +61,14 @@ OPTIONS = (
 def audit(given: GivenOptions) -> None:
     """Measure the epsilon of a campaign by attacks on it.
 
-    The campaign is simulated many times with and many times without one client, the canary. Attacks
-    try to tell the two cases apart, which gives a lower bound on epsilon at the given confidence.
-    Exit code 0: the bound is consistent with the certificate. 1: it contradicts the certificate.
-    2: the arguments are wrong.
+    The campaign is simulated many times with one special client, the canary, and many times without
+    it. An attack guesses from the releases whether the canary was there. The numbers of right and
+    wrong guesses give a lower bound on epsilon, at the confidence of --confidence.
+
+    Exit code 0: the lower bound is consistent with the certificate. 1: it contradicts the
+    certificate. 2: the arguments are wrong.
     """
-    file, out = given.values["file"], given.values["out"]
+    file, out = given.values["file"], given.path("out")
     if given.values["one_run"] and "trials" in given:
         raise given.invalid("trials", "cannot be combined with --one-run")
     if given.values["one_run"] and "canary" in given:
@@ -90,9 +88,7 @@ def audit(given: GivenOptions) -> None:
     if given.json:
         terminal.show_json(result.as_dict())
     else:
-        from checkins.cli.views.audit import audit_parts
-
-        terminal.show(*audit_parts(result, file=found.path))
+        terminal.show(*_parts(result, file=found.path))
         if out is not None:
             terminal.show_plain(f"Saved: {out}")
     if result.contradicted:
@@ -135,8 +131,6 @@ def _audited(
 
 
 def _contradiction(result: Audit) -> str:
-    from checkins import formatting
-
     parts = [("the certificate", result.check)]
     if result.machines is not None:
         parts.append(("the certificate of the smaller campaign", result.machines))
@@ -174,3 +168,130 @@ def _progress(*, quiet: bool) -> Iterator[Callable[[str, float], None] | None]:
             bars.update(tasks[canary], completed=share)
 
         yield show_share
+
+
+def _parts(audit: Audit, *, file: str) -> Iterator[RenderableType]:
+    """Return the verdict, the tables of certified and measured epsilon, and the audit's power."""
+    from rich.text import Text
+
+    yield Text.assemble((quoted(audit.campaign.name), "bold"), f" ({quoted(file)})")
+    yield _verdict(audit)
+    if audit.check.results:
+        yield _deltas(audit.check)
+        yield _attacks(audit.check)
+        yield from terminal.listed(
+            "Canaries", (f"{result.canary}: {result.explained}" for result in audit.check.results)
+        )
+        yield _power(audit)
+        yield ""
+    if audit.machines is not None:
+        yield "A smaller campaign, run by the state machines and noise samplers of real devices:"
+        yield _deltas(audit.machines)
+        yield _attacks(audit.machines)
+    yield from terminal.listed("Notes", _notes(audit))
+    simulated = f" Simulated with seed {audit.seed}." if audit.check.results else ""
+    yield Text(
+        f"All measured bounds hold together with confidence {audit.confidence}.{simulated}"
+        " certified: upper bound on epsilon, rounded up. proved lower and measured: lower bounds on"
+        " epsilon, rounded down. exact: epsilon of the attack, computed and not measured.",
+        style="dim",
+    )
+
+
+def _verdict(audit: Audit) -> Text:
+    from rich.text import Text
+
+    delta, check = audit.headline, audit.check
+    certificate = check.certificates[delta]
+    certified = formatting.up(certificate.epsilon)
+    if audit.contradicted:
+        return Text(
+            "Contradicted: the measured lower bound exceeds the certified epsilon. With confidence"
+            f" {audit.confidence} the certificate, or the implementation that was run, is wrong.",
+            style="bold red",
+        )
+    verdict = Text.assemble(("Consistent", "bold green"), ": ")
+    if not check.results:
+        return verdict.append("the measured lower bound is at most the certified epsilon.")
+    measured = formatting.down(check.measured(delta))
+    return verdict.append(
+        f"epsilon is at least {measured} (measured) and at most {certified} (certified)"
+        f" at delta = {delta!r}, {certificate.adjacency}."
+    )
+
+
+def _deltas(check: CertificateCheck) -> RenderableType:
+    columns = ("delta", "certified", "proved lower", "measured", "verdict")
+    table = terminal.plain_table(*columns, right=columns[:-1])
+    for delta, certificate in check.certificates.items():
+        contradicted = delta in check.contradicted
+        table.add_row(
+            f"{delta:g}",
+            formatting.up(certificate.epsilon),
+            formatting.down(check.known(delta)),
+            formatting.down(check.measured(delta)),
+            "contradicted" if contradicted else "consistent",
+            style="bold red" if contradicted else "",
+        )
+    return table
+
+
+def _attacks(check: CertificateCheck) -> RenderableType:
+    delta = next(iter(check.certificates))
+    guesses = GUESSES[check.certificates[delta].adjacency]
+    columns = ("canary", "runs", "exact", "measured", "guesses of the attack")
+    table = terminal.plain_table(
+        *columns,
+        right=("runs", "exact", "measured"),
+        title=f"Epsilon of each attack at delta = {delta:g}",
+    )
+    for result in check.results:
+        exact = result.exact.get(delta)
+        table.add_row(
+            result.canary,
+            f"{result.runs:,}",
+            "" if exact is None else formatting.nearest(exact),
+            formatting.down(result.at(delta).epsilon),
+            _guesses(result, delta, guesses),
+        )
+    return table
+
+
+def _guesses(
+    result: AttackResult, delta: float, guesses: Mapping[str, tuple[str, str, str]]
+) -> str:
+    counts = result.at(delta).as_dict()
+    if "guesses" in counts:
+        return f"{counts['correct']:,} of {counts['guesses']:,} are right"
+    guess, right, wrong = guesses[str(counts["direction"])]
+    return f'"{guess}" in {counts["hits"]:,} runs {right} and in {counts["alarms"]:,} {wrong}'
+
+
+def _power(audit: Audit) -> str:
+    """Say which share of the proved lower bound was measured, and how to measure more."""
+    delta, check = audit.headline, audit.check
+    known, more = check.known(delta), ""
+    if audit.one_run:
+        more = " Without --one-run, the audit uses many runs and measures more."
+    if known == 0.0:
+        return f"No lower bound on epsilon is proved for this design.{more}"
+    share = check.measured(delta) / known
+    sentence = f"The audit measured {share:.0%} of the proved lower bound on epsilon."
+    from checkins.audit.report import SHARE
+
+    if share >= SHARE:
+        return sentence
+    if audit.one_run:
+        return f"{sentence}{more}"
+    needed = check.runs_needed(delta)
+    if needed is None:
+        return f"{sentence} These attacks may not reach 80% of it with any number of runs."
+    runs = f"{needed:,}" if needed < 10_000 else f"{float(f'{needed:.2g}'):,.0f}"
+    return f"{sentence} About {runs} runs of the best attack would measure 80% of it."
+
+
+def _notes(audit: Audit) -> Iterator[str]:
+    yield from audit.notes
+    for result in audit.check.results:
+        if result.note:
+            yield f"{result.canary}: {result.note}"

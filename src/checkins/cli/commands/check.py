@@ -1,46 +1,50 @@
-"""`checkins check`: validate a campaign file and compare its certificate with its budget."""
+"""`checkins check` validates a campaign file; `checkins verify` checks the hash chain of a ledger.
+
+Both recompute a certificate and compare it with the budget.
+"""
 
 from __future__ import annotations
 
 import math
+import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from checkins.cli import params, terminal
-from checkins.cli.commands.verify import ledger_file
+from checkins.cli import params, remote, terminal
 from checkins.cli.errors import UsageError, failed, quoted
+from checkins.cli.params import GivenOptions, options
 from checkins.errors import DeltaExhausted, InvalidValue, NotCovered
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from checkins.accounting import Certificate
     from checkins.campaign import Campaign, CampaignFile
     from checkins.campaign.spending import Spending
     from checkins.ledger.verification import Verification
 
 Found = TypeVar("Found")
-LEDGER = params.text(
-    "--ledger",
-    "DIR",
-    "The ledger of the population: a folder that contains ledger.jsonl, or that file. The"
-    " certificate then covers the runs in the ledger and this campaign together.",
-)
+LEDGER = options("""
+    --ledger DIR  The ledger of the same population: a folder with ledger.jsonl, or that file. The
+        certificate then covers the runs in the ledger and this campaign together.
+""")
 ROUNDING = "epsilon is rounded up, affordable_slots down"
 CURVE_SECONDS = 3.0
 """Processor time, in seconds, after which no further point of the curve is computed."""
 GENERAL_ADVICE = "; add noise, or run fewer slots"
+LONG_BYTES = 1_000_000
+"""A progress bar is shown for a ledger of at least this size."""
 
 
-@params.command(params.CAMPAIGN_FILE, LEDGER, params.JSON)
-def check(given: params.GivenOptions) -> None:
+@params.command(params.CAMPAIGN_FILE, *LEDGER, params.JSON)
+def check(given: GivenOptions) -> None:
     """Validate a campaign file and show its certificate.
 
-    Exit code 0: the campaign is within its budget. 1: it exceeds its budget and would stop before
-    its end, or the ledger is not valid. 2: the file is not a valid campaign, or it does not match
-    the ledger.
+    Exit code 0: the campaign is within its budget. 1: it exceeds its budget, so it would stop
+    early, or the ledger is not valid. 2: the file is not a valid campaign, or it does not match the
+    ledger.
     """
     path = ledger_file(given.texts["ledger"]) if "ledger" in given else None
     with terminal.working("computing the certificate", quiet=given.json):
@@ -176,7 +180,7 @@ class CheckedCampaign:
         return str(self.file.refusal(InvalidValue("epsilon", budget.epsilon, problem)))
 
     def hint(self) -> str:
-        """Return a change of the file that would keep the budget, or general advice."""
+        """Return advice how to keep the budget: a changed value in the file, or general advice."""
         if self.certificate is None or self.before is not None:
             return GENERAL_ADVICE
         return _remedy(self.campaign) or GENERAL_ADVICE
@@ -191,7 +195,7 @@ def _or_none(compute: Callable[[], Found]) -> Found | None:
 
 
 def _remedy(campaign: Campaign) -> str | None:
-    """Return a value of the noise parameter that keeps the budget. None: no value was found."""
+    """Return advice: a value of the noise parameter that keeps the budget. None: none is known."""
     from checkins.accounting import Adjacency, GaussianNoise, Parameter, calibrate
     from checkins.campaign.partial_runs import PartialRun
     from checkins.campaign.spending import Spending
@@ -219,4 +223,140 @@ def _remedy(campaign: Campaign) -> str | None:
         within_budget = Spending(other).within_budget
     except CheckinsError:
         return None
-    return f"; {key} = {value} would keep it" if within_budget else None
+    return f"; with {key} = {value} it would be within its budget" if within_budget else None
+
+
+@params.command(
+    params.argument("place", "DIR|URL"),
+    *options("""
+    --head HASH  Hash that the last line must have, known from elsewhere: 64 hexadecimal digits.
+    --closed  Refuse the ledger if its last campaign is still open.
+    """),
+    params.JSON,
+)
+def verify(given: GivenOptions) -> None:
+    """Check a ledger and recompute its certificate.
+
+    Every hash, seal, model and epsilon is computed again. A ledger that was changed is refused. DIR
+    is a folder with ledger.jsonl, or that file. URL is the address of a service, or
+    URL/campaigns/ID. Only --head detects that lines were removed at the end, or that the whole
+    ledger was replaced.
+
+    Exit code 0: the ledger is intact and within its budget. 1: the ledger is refused, or it exceeds
+    its budget. 2: there is no ledger.
+    """
+    expected, closed = _head(given), given.values["closed"]
+    from checkins.ledger import verification
+    from checkins.ledger.line import InvalidLedger
+
+    try:
+        with _opened(given.values["place"], quiet=given.json) as (watched, path):
+            verified = verification.verify(watched, head=expected, closed=closed, path=path)
+    except InvalidLedger as error:
+        raise failed(str(error)) from error
+    if given.json:
+        terminal.show_json(verified.as_dict())
+    else:
+        from checkins.cli.views.campaign import ledger_parts
+
+        terminal.show(*ledger_parts(verified))
+    if not verified.within_budget:
+        raise failed(f"{path}: {_excess(verified)}")
+
+
+@contextmanager
+def _opened(place: str, *, quiet: bool) -> Iterator[tuple[Iterable[bytes], str]]:
+    """Yield the lines of a ledger and its path or URL."""
+    if remote.is_address(place):
+        with (
+            remote.service(place) as (http, run),
+            remote.ledger(http, run) as (pieces, address),
+            terminal.working("fetching and recomputing the ledger", quiet=quiet),
+        ):
+            yield _split(pieces), address
+        return
+    from checkins.ledger.file import lines
+
+    path = ledger_file(place)
+    with _watched(lines(path), path, quiet=quiet) as watched:
+        yield watched, str(path)
+
+
+def _split(chunks: Iterable[bytes]) -> Iterator[bytes]:
+    """Split chunks of bytes into lines with their newlines. Stop at a line that is too long."""
+    from checkins.ledger.line import MOST_LINE_BYTES
+
+    rest = bytearray()
+    for chunk in chunks:
+        lines, newline, last = chunk.rpartition(b"\n")
+        if newline:
+            yield from bytes(rest + lines + newline).splitlines(keepends=True)
+            rest = bytearray(last)
+        else:
+            rest += chunk
+        if len(rest) > MOST_LINE_BYTES:
+            break
+    if rest:
+        yield bytes(rest)
+
+
+def _excess(verified: Verification) -> str:
+    from checkins import formatting
+
+    certificate = verified.certificate
+    return (
+        f"the budget of the population, epsilon = {verified.budget:g}, is exceeded: the runs have"
+        f" epsilon <= {formatting.up(certificate.epsilon)} (delta = {certificate.delta!r},"
+        f" {certificate.adjacency})"
+    )
+
+
+def _head(given: GivenOptions) -> str | None:
+    if "head" not in given:
+        return None
+    if not re.fullmatch(r"[0-9a-f]{64}", given.texts["head"]):
+        raise given.invalid("head", "must be 64 hexadecimal digits, as verify prints them")
+    return given.texts["head"]
+
+
+def ledger_file(place: str) -> Path:
+    """Return the path of a ledger. Raise a usage error if there is no ledger."""
+    from checkins.ledger.file import NAME, ledger_path
+
+    if re.match(r"[a-z][a-z0-9+.-]*://", place, re.IGNORECASE):
+        raise UsageError(
+            f"{quoted(place)}: must be a folder, a {NAME}, or the address of a coordinator"
+        )
+    try:
+        path = ledger_path(place)
+        found, folder = path.exists(), Path(place).is_dir()
+    except (OSError, ValueError):  # not a valid file name
+        raise UsageError(f"{quoted(place)}: is not the name of a file or folder") from None
+    if not found:
+        missing = f"contains no {NAME}" if folder else "no such file or folder"
+        raise UsageError(f"{quoted(place)}: {missing}")
+    if path.is_dir():
+        raise UsageError(f"{quoted(str(path))}: is a folder, not a ledger")
+    return path
+
+
+@contextmanager
+def _watched(lines: Iterable[bytes], path: Path, *, quiet: bool) -> Iterator[Iterable[bytes]]:
+    """Yield the lines, with a progress bar for a long ledger and a spinner for a short one."""
+    size = path.stat().st_size
+    if size < LONG_BYTES:
+        with terminal.working("recomputing the ledger", quiet=quiet):
+            yield lines
+        return
+    with terminal.progress("recomputing the ledger", "{task.percentage:.0f}%", quiet=quiet) as bars:
+        if bars is None:
+            yield lines
+            return
+        task = bars.add_task("", total=size)
+
+        def counted() -> Iterator[bytes]:
+            for line in lines:
+                yield line
+                bars.advance(task, len(line))
+
+        yield counted()

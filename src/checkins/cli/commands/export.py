@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from checkins import durable_file
 from checkins.cli import params, remote, terminal
 from checkins.cli.errors import UsageError, missing_extra, quoted
-from checkins.cli.params import GivenOptions, text
+from checkins.cli.params import GivenOptions, options
 
 if TYPE_CHECKING:
     import numpy as np
@@ -23,20 +23,18 @@ INTEGERS = ("run", "slot")
 
 @params.command(
     params.argument("place", "URL|STORE"),
-    text("--campaign", "ID", "The id of a run in the store. Default: the newest run."),
-    text(
-        "--out",
-        "FILE",
-        "The file to write; it ends in .safetensors or .npz. Default model.safetensors.",
-    ),
+    *options("""
+    --campaign ID  Id of a run in STORE. Default: the newest run.
+    --out FILE  The file to write, named *.safetensors or *.npz. Default model.safetensors.
+    """),
     params.FORCE,
     params.JSON,
 )
 def export(given: GivenOptions) -> None:
     """Save the latest released model of a campaign.
 
-    The model comes from a running service (its address, or URL/campaigns/ID) or from the store of a
-    service (sqlite:///FILE.db, postgresql://...). The file contains named tensors and metadata. The
+    URL is the address of a running service, or URL/campaigns/ID. STORE is the database of a
+    service, sqlite:///FILE.db or postgresql://... The file contains named tensors and metadata. The
     hash of the model is computed again and compared with the metadata.
     """
     place = given.values["place"]
@@ -111,16 +109,19 @@ def _write(path: Path, body: bytes, tensors: Mapping[str, Any], known: Mapping[s
 
 
 @params.command(
-    text("--store", "URL", "The store to copy: sqlite:///FILE.db, as given to serve."),
-    text("--out", "FILE", "The file to write the copy to."),
+    *options("""
+    --store URL  The store to copy, sqlite:///FILE.db, as for serve. Required.
+    --out FILE  The file for the copy. It must not exist. Required.
+    """),
     params.JSON,
 )
 def backup(given: GivenOptions) -> None:
     """Copy an SQLite store while its coordinator runs.
 
-    The copy is marked as a copy and can be served only with --restore. Each campaign that was
-    running in it is then ended. It is accounted as if it had released every slot that its budget
-    allows, because the releases after the copy are unknown. The witness file is not copied.
+    The copy is marked as a copy and can be served only with --restore. This ends every campaign
+    that was running when the copy was made. The releases after the copy are unknown, so each of
+    these campaigns counts as if it had released all slots that its budget allows. The witness file
+    is not copied.
     """
     place = given.required("store", "sqlite:///FILE.db")
     path = Path(given.required("out", "a file that does not exist"))

@@ -16,7 +16,7 @@ from click.exceptions import Exit
 from checkins import validate
 from checkins.cli import params, terminal
 from checkins.cli.errors import FAILURE, UsageError, quoted
-from checkins.cli.params import GivenOptions, text
+from checkins.cli.params import GivenOptions, options
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -31,11 +31,13 @@ UTILITY_SEED = 1
 MOST_UTILITY_SLOTS, MOST_UTILITY_SEEDS = 65_536, 10_000
 """Largest arguments of `utility`, because larger ones would take hours."""
 
-CLIENTS = text("--clients", "N", "Number of clients.")
-SLOTS = text("--slots", "M", "Number of time steps of a campaign.")
-LOCAL_EPSILON = text("--local-epsilon", "E", "Epsilon of one report.")
-DELTA = text("--delta", "D", "Delta of the guarantee.")
-OUT = params.folder("--out", "Also save a plot in this folder.")
+CLIENTS, SLOTS, LOCAL_EPSILON, DELTA, OUT = options("""
+    --clients N  Number of clients.
+    --slots M  Number of time steps (slots) of a campaign.
+    --local-epsilon E  Epsilon of one report.
+    --delta D  Delta of the guarantee, between 0 and 1.
+    --out DIR  Folder for a plot. Default: no plot is saved.
+""")
 
 
 @params.command(CLIENTS, SLOTS, LOCAL_EPSILON, DELTA, OUT, params.JSON)
@@ -102,10 +104,14 @@ def figure2(given: GivenOptions) -> None:
 @params.command(
     CLIENTS,
     SLOTS,
-    text("--participation", "P", "Probability that a client checks in at all."),
-    text("--capacity", "K", "Largest number of check-ins that a slot uses."),
+    *options("""
+    --participation P  Probability that a client takes part, from 0 to 1.
+    --capacity K  Largest number of check-ins that a slot uses.
+    """),
     LOCAL_EPSILON,
-    text("--local-delta", "D", "Delta of one report."),
+    *options("""
+    --local-delta D  Delta of one report.
+    """),
     DELTA,
     OUT,
     params.JSON,
@@ -149,8 +155,10 @@ def theorems(given: GivenOptions) -> None:
 
 
 @params.command(
-    text("--slots", "M", "Number of time steps of the longest campaigns."),
-    text("--seeds", "N", "Number of simulated campaigns for each measured mean."),
+    *options("""
+    --slots M  Number of time steps of the longest campaigns.
+    --seeds N  Number of simulated campaigns for each measured mean.
+    """),
     OUT,
     params.JSON,
 )
@@ -219,9 +227,9 @@ def _numbers(given: GivenOptions, **defaults: float) -> dict[str, float]:
 
 def _drawn(given: GivenOptions, name: str, draw: Callable[[Path], None]) -> Path | None:
     """Save a plot in the folder of ``--out`` and return its path. Return None without it."""
-    if (out := given.values["out"]) is None:
+    if (out := given.path("out")) is None:
         return None
-    path: Path = out / name
+    path = out / name
     try:
         out.mkdir(parents=True, exist_ok=True)
         draw(path)

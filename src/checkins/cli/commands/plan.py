@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, TypeVar
 from checkins import validate
 from checkins.cli import params, terminal
 from checkins.cli.errors import UsageError
-from checkins.cli.params import GivenOptions, text
+from checkins.cli.params import GivenOptions, options
 from checkins.errors import DeltaExhausted, InvalidValue
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ Parsed = TypeVar("Parsed")
 NAME = "campaign.toml"
 PRINT = "-"
 
-OPTION = {
+OPTION_NAMES = {
     "availability_s": "availability",
     "uplink_bytes_per_s": "uplink",
     "updates_per_s": "updates_per_second",
@@ -36,16 +36,19 @@ DEFAULTS = {"uplink": "125000", "dropout": "0", "updates_per_second": "1000", "d
 
 
 @params.command(
-    text("--task", "patients|fashion-mnist|synthetic|file", "What is learned. Default patients."),
-    text("--out", "FILE", f"The file to write. With - the text is printed. Default {NAME}."),
+    *options(f"""
+    --task patients|fashion-mnist|synthetic|file  The learning task: a built-in one, or your own
+        data with file. Default patients.
+    --out FILE  The file to write, or - to print it. Default {NAME}.
+    """),
     params.FORCE,
     params.JSON,
 )
 def init(given: GivenOptions) -> None:
     """Write a commented campaign file to start from.
 
-    The file is valid and within its budget. Before any client takes part, choose the values that
-    are marked (choose). An existing file is overwritten only with --force.
+    The file is valid, and its campaign is within its budget. Before clients take part, replace the
+    values that are marked (choose) by your own.
     """
     from checkins.campaign import parse_campaign
     from checkins.campaign.templates import Template, template_text
@@ -73,47 +76,32 @@ def init(given: GivenOptions) -> None:
 
 
 OPTIONS = (
-    text("--population", "LO..HI", "Expected number of clients."),
-    text("--epsilon", "E", "The privacy budget, epsilon."),
-    params.DELTA,
-    params.ADJACENCY,
-    text("--dimension", "D", "Number of parameters of the model. Not needed with --task."),
-    text(
-        "--task",
-        "patients|fashion-mnist|synthetic|FILE",
-        "What is learned: a built-in task, or the task of a campaign file.",
-    ),
-    text(
-        "--availability",
-        "TIME",
-        "How long a device stays available after it has joined, such as 600 (seconds), 30min, 8h or"
-        " 2d. Default: until the campaign ends.",
-    ),
-    text("--uplink", "B", "Upload rate of a device in bytes per second. Default 125000."),
-    text("--dropout", "P", "Probability that a chosen device never reports. Default 0."),
-    text(
-        "--updates-per-second", "N", "Reports per second that the server can process. Default 1000."
-    ),
-    text("--duration", "TIME", "Time limit for all runs of the campaign together. Default 1d."),
-    params.PROTOCOL,
-    params.SLOTS,
-    params.PARTICIPATION,
-    text("--capacity", "K|all", "Largest number of check-ins that a slot uses."),
-    params.WINDOW,
-    text("--minibatch", "B", "Number of slots whose reports are used for one model step."),
-    text("--campaigns", "R", "How often the campaign is run, each time with fresh randomness."),
-    params.NOISE_AT,
-    text(
-        "--randomizer",
-        "gaussian|laplace|privunit",
-        "How reports are randomized: Gaussian noise, Laplace noise or PrivUnit.",
-    ),
-    text(
-        "--out",
-        "FILE",
-        f"The campaign file to write, or - to write no file. Default: {NAME} on a terminal,"
-        " otherwise -.",
-    ),
+    *options("""
+    --population LO..HI  Expected number of clients: a range or one number. Required.
+    --epsilon E  The largest epsilon of all runs together. Required.
+    """),
+    *params.design_options("delta", "adjacency"),
+    *options("""
+    --dimension D  Number of parameters of the model. Required without --task.
+    --task patients|fashion-mnist|synthetic|FILE  The learning task: a built-in one, or the task of
+        this campaign file.
+    --availability TIME  How long a device stays available after it has joined, such as 600
+        (seconds), 30min, 8h or 2d. Default: until the campaign ends.
+    --uplink B  Upload rate of a device in bytes per second. Default 125000.
+    --dropout P  Probability that a chosen device never reports, from 0 to 1. Default 0.
+    --updates-per-second N  Reports that the server can process per second. Default 1000.
+    --duration TIME  Time limit for all runs of the campaign, such as 8h. Default 1d.
+    """),
+    *params.design_options("protocol", "slots", "participation", "window", "noise_at"),
+    *options(f"""
+    --capacity K|all  Largest number of check-ins that a slot uses.
+    --minibatch B  Number of slots per model step.
+    --campaigns R  Number of times that the campaign is run, with fresh randomness.
+    --randomizer gaussian|laplace|privunit  How reports are randomized: Gaussian noise, Laplace
+        noise or PrivUnit.
+    --out FILE  The campaign file to write, or - to write no file. Default: {NAME} on a terminal,
+        otherwise -.
+    """),
     params.FORCE,
     params.JSON,
 )
@@ -123,10 +111,10 @@ OPTIONS = (
 def plan(given: GivenOptions) -> None:
     """Find the campaign with the least error within a budget.
 
-    An option such as --slots fixes that parameter of the design. Parameters without an option are
-    searched. The result explains each choice and names the theorem behind it. On a terminal the
-    command asks for missing values and writes campaign.toml. Otherwise it asks nothing and writes a
-    file only with --out.
+    The options from --protocol to --randomizer fix parameters of the design. Parameters that are
+    not fixed are searched. The result explains each choice and names the theorem behind it. On a
+    terminal, the command prompts for missing options and writes campaign.toml. Otherwise it prompts
+    for nothing and writes a file only with --out.
     """
     json, force = given.json, given.values["force"]
     at_terminal = not json and stdout_is_terminal()
@@ -211,7 +199,7 @@ def _refusal(given: GivenOptions, error: InvalidValue) -> UsageError:
             "delta",
             f"is too small: rounding the noise to its grid needs a delta of {error.value:.1e}",
         )
-    name = OPTION.get(error.name, error.name)
+    name = OPTION_NAMES.get(error.name, error.name)
     return given.refusal(InvalidValue(name, error.value, error.expected), defaults=DEFAULTS)
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from checkins import validate
 from checkins.cli import params, terminal
 from checkins.cli.errors import UsageError, missing_extra, quoted, warn
-from checkins.cli.params import GivenOptions, flag, text
+from checkins.cli.params import GivenOptions, options
 
 if TYPE_CHECKING:
     from checkins.campaign import Campaign
@@ -26,70 +26,41 @@ STORE_VARIABLE = "CHECKINS_STORE"
 
 OPTIONS = (
     params.argument("file", "[CAMPAIGN.TOML]", required=False),
-    text(
-        "--store",
-        "URL",
-        f"The database: sqlite:///FILE.db or postgresql://... The variable {STORE_VARIABLE} can set"
-        f" it too. Default {STORE}.",
-    ),
-    text("--host", "H", f"Address to listen on. Default {HOST}."),
-    text("--port", "P", f"Port to listen on; 0 means any free port. Default {PORT}."),
-    text("--workers", "N", "Number of processes. More than one need PostgreSQL. Default 1."),
-    text(
-        "--start",
-        "now|+SECONDS|INSTANT",
-        "When the first slot begins. Replaces the time in the file and becomes part of the seal.",
-    ),
-    text("--enrolment", "open|secret|allow-list", "Who may enrol. Default open."),
-    text("--secret-file", "FILE", "A file with the secret that every client needs to enrol."),
-    text(
-        "--allow-list",
-        "FILE",
-        "A file with one key, or the sha256:HEX of a key, on each line. Each key can enrol once per"
-        " run.",
-    ),
-    text(
-        "--operator-token-file",
-        "FILE",
-        f"A file with the operator's token. The variable {OPERATOR} can hold the token instead."
-        " Default: a token is generated and shown.",
-    ),
-    text(
-        "--witness",
-        "FILE",
-        "A file outside the store that records the progress of the store, so that a rollback of the"
-        " store is detected. Default: a file in $XDG_STATE_HOME/checkins or"
-        " ~/.local/state/checkins.",
-    ),
-    flag("--again", "With --start now or +SECONDS: if the campaign is over, run it again."),
-    flag(
-        "--restore",
-        "Use a store that was rolled back. Every campaign that was running in it is ended.",
-    ),
-    flag(
-        "--trust-clock",
-        "Continue after the system clock has jumped. Slots whose time has passed are closed.",
-    ),
-    text(
-        "--rate",
-        "R",
-        "Largest number of requests per second from one address; 0 means no limit. Default 1000.",
-    ),
-    text("--connections", "C", "Largest number of open connections of one worker. Default 15000."),
-    text(
-        "--per-address",
-        "C",
-        "Largest number of connections from one address; 0 means no limit. Default 1000.",
-    ),
-    text(
-        "--trusted-proxies",
-        "A,B",
-        "Addresses or networks of proxies. For their requests, --rate uses the address in the"
-        " X-Forwarded-For header, and --per-address does not apply.",
-    ),
-    text("--log-file", "FILE", "File for the log, as JSON lines. Default: standard error."),
-    flag("--no-plan", "Disable the planner at /plan. By default anyone may use it."),
-    flag("--until-done", "Exit when the campaign is over."),
+    *options(f"""
+    --store URL  The database: sqlite:///FILE.db or postgresql://... Default: the environment
+        variable {STORE_VARIABLE}, otherwise {STORE}.
+    --host H  Address to listen on. Default {HOST}.
+    --port P  Port to listen on; 0 means any free port. Default {PORT}.
+    --workers N  Number of processes. More than one process needs PostgreSQL. Default 1.
+    --start now|+SECONDS|INSTANT  When the first slot begins, in place of the time in the file.
+        This changes the seal.
+    --enrolment open|secret|allow-list  Who may enrol. open: anyone. secret: clients that send
+        the secret of --secret-file. allow-list: clients that send a key of --allow-list.
+        Default: as the given file implies, otherwise open.
+    --secret-file FILE  File with the secret that every client needs to enrol.
+    --allow-list FILE  File with one key, or the sha256:HEX of a key, on each line. Each key can
+        enrol once per run.
+    --operator-token-file FILE  File with the token for operators. Default: the environment
+        variable {OPERATOR}, otherwise a token is generated and printed.
+    --witness FILE  File outside the store that records the progress of the store, to detect
+        that the store was rolled back. Default: a file in $XDG_STATE_HOME/checkins or
+        ~/.local/state/checkins.
+    --again  Run the campaign again if it is over. Needs --start now or --start +SECONDS.
+    --restore  Accept a store that was rolled back, and end every campaign that was running in
+        it.
+    --trust-clock  Accept that the system clock has jumped, and close the slots whose time has
+        passed.
+    --rate R  Largest number of requests per second from one address; 0 means no limit. Default
+        1000.
+    --connections C  Largest number of open connections of one worker. Default 15000.
+    --per-address C  Largest number of connections from one address; 0 means no limit. Default
+        1000.
+    --trusted-proxies A,B  Addresses or networks of trusted proxies. For their requests, --rate
+        counts by the address in the header X-Forwarded-For, and --per-address does not apply.
+    --log-file FILE  File for the log, in JSON lines. Default: standard error.
+    --no-plan  Disable the planner at /plan. By default anyone may use it.
+    --until-done  Exit when the campaign is over. Needs a campaign file and one worker.
+    """),
     params.JSON,
 )
 
@@ -98,8 +69,8 @@ OPTIONS = (
 def serve(given: GivenOptions) -> None:
     """Run the coordinator of a campaign until it is stopped.
 
-    If the coordinator is started again with the same file and store, it continues where it stopped.
-    Without a file it serves the campaigns in the store and the campaigns that the operator posts.
+    Started again with the same file and store, the coordinator continues where it stopped. Without
+    a file, it serves the campaigns in the store and those that the operator posts.
     """
     _require_service()
     masked = _without_password(given)

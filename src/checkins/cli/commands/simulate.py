@@ -18,7 +18,7 @@ from click.exceptions import Exit
 from checkins import validate
 from checkins.cli import params, terminal
 from checkins.cli.errors import INTERRUPTED, UsageError, about_data, quoted, warn
-from checkins.cli.params import GivenOptions, flag, option, text
+from checkins.cli.params import GivenOptions, option, options
 from checkins.errors import InvalidCell, InvalidData, InvalidValue, WrongPopulation
 
 if TYPE_CHECKING:
@@ -33,34 +33,31 @@ LARGEST_SEED = 10**18
 
 OPTIONS = (
     params.CAMPAIGN_FILE,
-    text("--data", "FILE", "A CSV or Parquet file to use instead of the campaign's data."),
-    text("--client-column", "C", "The column of --data with the client of each row."),
-    text("--label-column", "Y", "The column of --data with labels 0, 1, 2, ..."),
-    text("--holdout", "SHARE", "Share of the clients in --data whose rows are public test data."),
-    text("--seeds", "N", "Number of simulations, each with another seed. Default 1."),
-    text("--seed", "S", "The first seed. Default 1."),
-    text(
-        "--baselines",
-        "all|NAME,NAME",
-        "Other training methods to compare with, at the same epsilon and delta: non-private,"
-        " poisson, shuffling, no-amplification.",
-    ),
-    text("--sweep", "KEY=V,V", "Try several values of a key of the file, such as protocol.slots."),
-    text("--clients", "N", "Number of clients. Default: the number of clients in the data."),
-    flag("--reuse-clients", "Let several clients have the same rows of the data."),
-    text(
-        "--availability",
-        "always|diurnal:P:LOW|arrivals:M",
-        "Which clients are online at their slot. always: all. diurnal: a share that falls to LOW"
-        " and rises again every P slots. arrivals: those that have enrolled; clients enrol evenly"
-        " over M slots. Default always.",
-    ),
-    text("--dropout", "P", "Probability that a chosen client never reports. Default 0."),
-    text("--evaluations", "N", "How often the model is evaluated during a run. Default 50."),
-    text("--workers", "N", "Number of parallel processes. Default: one for each core."),
-    flag("--ray", "Run on a Ray cluster, or on a local one if there is none."),
-    flag("--resume", "Continue the simulation that was saved in --out DIR."),
-    params.folder("--out", "Folder in which report.html, result.json and the models are saved."),
+    *options("""
+    --data FILE  CSV or Parquet file to use in place of the campaign's data.
+    --client-column C  Column of --data that names the client of each row. Required with --data.
+    --label-column Y  Column of --data with the labels 0, 1, 2, ... Required with --data.
+    --holdout SHARE  Share of the clients in --data whose rows are public test data, from 0 to
+        1. Default 0.
+    --seeds N  Number of simulations, each with its own seed. Default 1.
+    --seed S  The first seed. Default 1.
+    --baselines all|NAME,NAME  Training methods to compare with: non-private, and at the same
+        epsilon and delta poisson, shuffling and no-amplification. Default: none.
+    --sweep KEY=V,V  Simulate with each of these values of a key of the file, such as
+        protocol.slots=10,20. Can be repeated; then all combinations are simulated.
+    --clients N  Number of clients. Default: the number of clients in the data.
+    --reuse-clients  Allow more clients than the data have; several then have the same rows.
+    --availability always|diurnal:P:LOW|arrivals:M  Which clients are online at their slot.
+        always: all clients. diurnal: a share of them that varies between 1 and LOW with a
+        period of P slots. arrivals: clients that have enrolled; they enrol evenly over the
+        first M slots. Default always.
+    --dropout P  Probability that a chosen client never reports. Default 0.
+    --evaluations N  Number of times that the model is evaluated during a run. Default 50.
+    --workers N  Number of parallel processes. Default: the number of cores.
+    --ray  Run on a Ray cluster. A local cluster is started if there is none.
+    --resume  Continue an interrupted simulation that was saved in --out.
+    --out DIR  Folder for report.html, result.json and the models. Default: nothing is saved.
+    """),
     params.JSON,
 )
 OPTIONS_NOT_IN_THE_RESULT = ("json", "out", "resume", "workers", "ray")
@@ -72,11 +69,11 @@ def simulate(given: GivenOptions) -> None:
     """Simulate a campaign on a virtual clock.
 
     The randomness is drawn from a seed, so the simulated model is not private. Ctrl-C stops after
-    the current slots and shows the results so far. With --out they are saved, and --resume
-    continues from there. Exit code 130 after Ctrl-C.
+    the current slots and shows the results so far. With --out these results are saved, and --resume
+    continues from them. Exit code 130 after Ctrl-C.
     """
-    out, ray, resume = (given.values[name] for name in ("out", "ray", "resume"))
-    json = given.json
+    ray, resume = given.values["ray"], given.values["resume"]
+    out, json = given.path("out"), given.json
     if resume and out is None:
         raise UsageError("--resume: needs --out DIR, where the simulation was saved")
     with given.naming_options():
@@ -306,7 +303,7 @@ def _show_result(
     outcomes: Any,
     given: GivenOptions,
 ) -> None:
-    out, file, json = given.values["out"], given.values["file"], given.json
+    out, file, json = given.path("out"), given.values["file"], given.json
     from checkins.cli.views import simulation
 
     try:

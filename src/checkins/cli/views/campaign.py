@@ -15,7 +15,8 @@ from checkins import formatting
 from checkins.accounting import NoiseAt, Protocol
 from checkins.campaign import Campaign, RandomizerKind
 from checkins.cli.errors import quoted
-from checkins.cli.views.certificate import certificate_parts, listed, plain_table
+from checkins.cli.terminal import listed, plain_table
+from checkins.cli.views.certificate import certificate_parts
 
 if TYPE_CHECKING:
     from checkins.cli.commands.check import CheckedCampaign
@@ -35,32 +36,30 @@ NEEDED = {
 
 
 def one_slot(campaign: Campaign) -> str:
-    """Describe one slot in two sentences."""
+    """Describe in two sentences what clients and server do in one slot."""
     design = campaign.design
     where = f"one of {design.slots:,} slots (time steps)"
-    slot = "A slot"
+    slot = "In each slot, the server"
     if design.window is not None:
         where = f"one of its next {design.window:,} slots (time steps), of {design.slots:,}"
         if design.window > 1:
-            slot = f"{_warm_up(design.window - 1)}, a slot"
+            slot = f"{_warm_up(design.window - 1)}, in each slot the server"
     probability = (
         "" if design.participation == 1.0 else f", with probability {design.participation:g}"
     )
     drawn = f"Each client draws {where}{probability}."
     if design.protocol is Protocol.AVERAGED:
-        return (
-            f"{drawn} {slot} averages all its reports ({_report(campaign)}) and releases a model."
-        )
-    picked = "takes all its check-ins"
+        return f"{drawn} {slot} averages all reports ({_report(campaign)}) and releases a model."
+    picked = "takes all check-ins"
     if design.capacity is not None:
-        picked = f"chooses up to {design.capacity:,} of its check-ins uniformly"
+        picked = f"chooses up to {design.capacity:,} check-ins uniformly at random"
     if campaign.noise_at is NoiseAt.SERVER:
         summed = f"sums their updates ({_clipped(campaign)}), adds {_gaussian(campaign)} to the sum"
     else:
-        summed = f"sums their reports ({_report(campaign)}), adds dummies for missing reports"
+        summed = f"sums their reports ({_report(campaign)}), adds a dummy for each missing report"
     if design.capacity == 1 and campaign.noise_at is not NoiseAt.SERVER:
-        picked = "chooses one of its check-ins uniformly"
-        summed = f"takes its report ({_report(campaign)}) or a dummy if there is none"
+        picked = "chooses one check-in uniformly at random"
+        summed = f"takes its report ({_report(campaign)}), or a dummy if there is none"
     return f"{drawn} {slot} {picked}, {summed} and releases a model."
 
 
@@ -100,30 +99,30 @@ def checked_parts(checked: CheckedCampaign) -> Iterator[RenderableType]:
     campaign, budget = checked.campaign, checked.campaign.budget
     terms = f"delta = {budget.delta!r}, {budget.adjacency}"
     yield Text.assemble((quoted(campaign.name), "bold"), f" ({quoted(checked.file.path)})")
-    yield Text(f"Seal: {campaign.seal}")
-    yield Text(one_slot(campaign))
+    yield f"Seal: {campaign.seal}"
+    yield one_slot(campaign)
     after = ""
     if checked.before is not None:
         ledger, spent = checked.before.ledger, formatting.up(checked.before.certificate.epsilon)
         runs = f"{len(ledger.runs):,} run{'' if len(ledger.runs) == 1 else 's'}"
-        yield Text(f"The ledger already has {runs}: epsilon <= {spent} ({terms}).")
-        yield Text(f"Head of the ledger: {ledger.head}")
+        yield f"The ledger already has {runs}: epsilon <= {spent} ({terms})."
+        yield f"Head of the ledger: {ledger.head}"
         after = ", composed with the ledger"
     yield ""
     if checked.certificate is None:
-        yield Text("No epsilon is proved. The budget is exceeded by far.")
+        yield "No epsilon is proved, so the campaign exceeds its budget."
     else:
         yield from certificate_parts(checked.certificate)
-    yield Text(f"\nEpsilon after a number of slots{after} ({terms}; rounded up):")
+    yield f"\nEpsilon after each number of slots{after} ({terms}; rounded up):"
     table = plain_table("slots", "epsilon", right=("slots", "epsilon"))
     for slots, epsilon in checked.curve:
         table.add_row(f"{slots:,}", formatting.up(epsilon))
     yield table
     yield from listed("Missing before clients can join", missing_lines(campaign))
     if checked.within_budget:
-        yield Text(
-            f"The budget, epsilon = {budget.epsilon:g} at delta = {budget.delta!r}"
-            f" ({budget.adjacency}), is kept."
+        yield (
+            f"The campaign is within its budget, epsilon = {budget.epsilon:g} at delta ="
+            f" {budget.delta!r} ({budget.adjacency})."
         )
 
 
@@ -157,13 +156,13 @@ def ledger_parts(verified: Verification) -> Iterator[RenderableType]:
     if current is not None:
         yield (
             f"The last campaign is open: {current.slots_closed:,} of"
-            f" {current.campaign.design.slots:,} slots. The certificate covers the slots so far."
-            " Removed lines at the end of the ledger are detected only with --head."
+            f" {current.campaign.design.slots:,} slots are closed, which the certificate covers."
+            " Only --head detects that lines were removed at the end of the ledger."
         )
     yield ""
     yield from certificate_parts(verified.certificate)
-    verdict = "is kept" if verified.within_budget else "is exceeded"
-    yield f"The budget of the population, epsilon = {verified.budget:g}, {verdict}."
+    verdict = "are within" if verified.within_budget else "exceed"
+    yield f"The runs {verdict} the budget of the population, epsilon = {verified.budget:g}."
     if verified.simulated:
-        yield "Simulated: the noise was drawn from a seed, so it gives no privacy."
+        yield "The ledger is simulated: its noise was drawn from a seed and gives no privacy."
     yield from listed("Notes", verified.notes)

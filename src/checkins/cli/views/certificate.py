@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Literal
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
 
-from rich import box
 from rich.console import RenderableType
-from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
 from checkins import formatting
 from checkins.accounting import METHODS, Parameter
+from checkins.cli.terminal import listed, plain_table
 
 if TYPE_CHECKING:
     from checkins.accounting import Adjacency, Alternative, Calibration, Certificate
@@ -30,9 +29,9 @@ def certificate_parts(certificate: Certificate) -> list[RenderableType]:
         *listed("Assumes", certificate.assumptions),
         *_against_server(certificate),
         Text(
-            "Rounding: epsilon is rounded up and the lower bound down, to 4 digits. Role proves:"
-            " epsilon of this protocol. Role compares: epsilon of another protocol of the same"
-            " size, only for comparison.",
+            "Rounding: epsilon is rounded up and the lower bound down, to 4 digits. Role proves: a"
+            " bound on the epsilon of this protocol. Role compares: the epsilon of another"
+            " protocol with the same parameters.",
             style="dim",
         ),
     ]
@@ -41,7 +40,9 @@ def certificate_parts(certificate: Certificate) -> list[RenderableType]:
 def calibration_parts(calibration: Calibration) -> list[RenderableType]:
     """Return the calibrated value and its certificate."""
     value = safe_value(calibration.parameter, calibration.value)
-    found = Text.assemble((f"{calibration.parameter} = {value}", "bold"), " meets the target:")
+    found = Text.assemble(
+        (f"{calibration.parameter} = {value}", "bold"), " meets the target epsilon:"
+    )
     return [found, *certificate_parts(calibration.certificate)]
 
 
@@ -64,7 +65,7 @@ def guarantee(certificate: Certificate) -> Text:
     )
     if certificate.epsilon_lower > 0.0:
         least = formatting.down(certificate.epsilon_lower)
-        sentence.append(f"; for {_tight_case(certificate)}, no epsilon below {least} holds")
+        sentence.append(f". Lower bound: epsilon >= {least} for {_tight_case(certificate)}")
     return sentence.append(".")
 
 
@@ -82,13 +83,13 @@ def methods_table(certificate: Certificate) -> Table:
         table.add_row(other.method, formatting.up(other.epsilon), role, other.note, style=style)
     if certificate.epsilon_lower > 0.0:
         lower = formatting.down(certificate.epsilon_lower)
-        table.add_row(LOWER, lower, "", f"for {_tight_case(certificate)}, no smaller epsilon holds")
+        table.add_row(LOWER, lower, "", f"epsilon is at least this for {_tight_case(certificate)}")
     return table
 
 
 def _tight_case(certificate: Certificate) -> str:
     """Return what the lower bound is for. Rounding to a grid may lower epsilon slightly."""
-    rounded = ", before it is rounded to its grid" if certificate.variation > 0.0 else ""
+    rounded = " without rounding to the grid" if certificate.variation > 0.0 else ""
     return certificate.epsilon_lower_of + rounded
 
 
@@ -101,7 +102,7 @@ def _against_server(certificate: Certificate) -> list[RenderableType]:
     if math.isfinite(local.epsilon):
         epsilon = formatting.up(local.epsilon)
         bound = f"epsilon <= {epsilon} at delta = {certificate.delta!r} (replace-one), "
-    return [Text(f"Against the server: {bound}{local.note}.")]
+    return [f"Against the server: {bound}{local.note}."]
 
 
 def side_by_side(title: str, certificates: Mapping[Adjacency, Certificate]) -> Table:
@@ -120,7 +121,7 @@ def side_by_side(title: str, certificates: Mapping[Adjacency, Certificate]) -> T
         )
     lower = [_shown(epsilon_by(LOWER, each), formatting.down) for each in certificates.values()]
     of = " / ".join(dict.fromkeys(_tight_case(each) for each in certificates.values()))
-    table.add_row(LOWER, *lower, f"for {of}, no smaller epsilon holds")
+    table.add_row(LOWER, *lower, f"epsilon is at least this for {of}")
     return table
 
 
@@ -136,32 +137,3 @@ def epsilon_by(method: str, certificate: Certificate) -> float:
 
 def _shown(epsilon: float, rounded: Callable[[float], str]) -> str:
     return "" if math.isnan(epsilon) else rounded(epsilon)
-
-
-def plain_table(*columns: str, right: Sequence[str] = (), title: str | None = None) -> Table:
-    """Create a table with a rule under its header and no other lines."""
-    table = Table(
-        box=box.SIMPLE_HEAD, title=title, title_justify="left", title_style="bold", pad_edge=False
-    )
-    for column in columns:
-        justify: Literal["left", "right"] = "right" if column in right else "left"
-        wrap = column == columns[-1]
-        table.add_column(column, justify=justify, no_wrap=not wrap, overflow="fold")
-    return table
-
-
-def listed(
-    title: str, lines: Iterable[str | Text], *, numbered: bool = False
-) -> list[RenderableType]:
-    """Return a title with a list below it. Return an empty list if there are no lines."""
-    items = list(lines)
-    if not items:
-        return []
-    table = Table.grid(padding=(0, 1))
-    table.add_column(no_wrap=True)
-    table.add_column(overflow="fold")
-    for number, line in enumerate(items, start=1):
-        table.add_row(
-            f"({number})" if numbered else "-", Text(line) if isinstance(line, str) else line
-        )
-    return [Text(f"{title}:"), Padding(table, (0, 0, 1, 2))]

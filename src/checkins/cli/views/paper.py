@@ -16,7 +16,7 @@ from rich.text import Text
 
 from checkins import formatting
 from checkins.accounting.paper.tables import Curve, SheetRow, TableRow
-from checkins.cli.views.certificate import listed, plain_table
+from checkins.cli.terminal import listed, plain_table
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -44,7 +44,7 @@ def table1_parts(rows: Sequence[TableRow], setting: Mapping[str, float]) -> list
             row.source, row.order, formatting.up(row.epsilon) + "*" * vacuous, row.statement
         )
     return [
-        Text(
+        (
             f"Table 1: epsilon after one epoch, replace-one, {setting['clients']:,} clients,"
             f" local epsilon E = {local_epsilon:g}, delta = {setting['delta']!r}."
         ),
@@ -72,7 +72,7 @@ def figure2_parts(curves: Sequence[Curve], setting: Mapping[str, float]) -> list
                 *(formatting.up(bound) + ("*" if bound > grid[at] else " ") for bound in bounds),
             )
     return [
-        Text(
+        (
             "Figure 2: epsilon after shuffling n reports of epsilon E each, replace-one,"
             f" delta = {setting['delta']!r}."
         ),
@@ -99,7 +99,7 @@ def theorems_parts(rows: Sequence[SheetRow], setting: Mapping[str, float]) -> li
         table.add_row(row.statement, value, total)
     where = ", ".join(f"{name.replace('_', ' ')} {value:,g}" for name, value in setting.items())
     return [
-        Text(f"Every statement of the paper, replace-one, at {where}."),
+        f"Every statement of the paper, replace-one, at {where}.",
         table,
         *listed("Refused: the preconditions do not hold", refusals, numbered=True),
         Text("Values are rounded to nearest, so they are examples and not bounds.", style="dim"),

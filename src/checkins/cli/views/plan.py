@@ -16,10 +16,11 @@ from rich.table import Table
 from rich.text import Text
 
 from checkins import formatting, validate
-from checkins.accounting import Adjacency, NoiseAt
+from checkins.accounting import Adjacency
 from checkins.cli import params
 from checkins.cli.params import GivenOptions
-from checkins.cli.views.certificate import guarantee, listed, plain_table
+from checkins.cli.terminal import listed, plain_table
+from checkins.cli.views.certificate import guarantee
 from checkins.errors import InvalidValue
 from checkins.planning.explain import duration_text
 from checkins.planning.question import MOST_CLIENTS, MOST_DIMENSION
@@ -55,7 +56,8 @@ REQUIRED = (
     OptionPrompt(
         "population",
         "How many clients are there?",
-        "A range such as 15000..20000, or one number. Most guarantees hold for any number.",
+        "A range such as 15000..20000, or one number. Most designs have the same epsilon for any"
+        " number of clients.",
         lambda text: params.population(text, most=MOST_CLIENTS),
     ),
     OptionPrompt(
@@ -158,15 +160,15 @@ def plan_parts(plan: Plan, *, place: str | None) -> Iterator[RenderableType]:
     )
     yield _front(plan)
     yield Text(
-        f"* recommended. epsilon: certified, rounded up, at delta = {best.target.delta!r}"
-        f" ({best.target.adjacency}). proxy: estimate of the error; smaller is better. noise:"
-        " multiplier of Gaussian noise, or local epsilon. design: number of runs x number of slots,"
-        " and who adds the noise.",
+        f"*: recommended. epsilon: certified, rounded up, at delta = {best.target.delta!r}"
+        f" ({best.target.adjacency}). proxy: estimate of the error; smaller is better. time: of all"
+        " runs. upload: per client. noise: noise multiplier, or local epsilon. design: runs x slots"
+        " (one run if there is no x), p: participation, and who adds the noise or the randomizer.",
         style="dim",
     )
     yield ""
     yield from listed(
-        "If the population differs from the expected one",
+        "If the number of clients differs from the plan",
         (row.sentence for row in plan.sensitivity if row.factor != 1.0),
     )
     yield from _next(plan, place)
@@ -174,25 +176,24 @@ def plan_parts(plan: Plan, *, place: str | None) -> Iterator[RenderableType]:
 
 def _design(plan: Plan) -> RenderableType:
     best = plan.recommended
-    shape, metrics, turnout = best.candidate, best.metrics, best.metrics.slot_load
-    level = "noise multiplier" if shape.is_gaussian else "local epsilon"
-    where = f" at the {shape.noise_at}" if shape.is_gaussian else ""
-    at_server = shape.is_gaussian and shape.noise_at is NoiseAt.SERVER
-    runs = f" in each of {shape.repeats:,} runs" if shape.repeats > 1 else ""
-    unused = "empty slots" if at_server else "dummies"
+    candidate, metrics, load = best.candidate, best.metrics, best.metrics.slot_load
+    level = "noise multiplier" if candidate.is_gaussian else "local epsilon"
+    where = f" at the {candidate.noise_at}" if candidate.is_gaussian else ""
+    runs = f" in each of {candidate.repeats:,} runs" if candidate.repeats > 1 else ""
+    unused = "dummies" if candidate.has_dummies else "empty slots"
     rows = {
-        "protocol": str(shape.protocol),
-        "slots": f"{shape.slots:,}{runs}",
-        "window": None if shape.window is None else f"{shape.window:,} slots",
-        "participation": f"{shape.participation:g}",
+        "protocol": str(candidate.protocol),
+        "slots": f"{candidate.slots:,}{runs}",
+        "window": None if candidate.window is None else f"{candidate.window:,} slots",
+        "participation": f"{candidate.participation:g}",
         "capacity": None if best.capacity is None else f"{best.capacity}",
-        "minibatch": f"{shape.minibatch:,}" if shape.minibatch > 1 else None,
-        "randomizer": f"{shape.randomizer}{where}",
+        "minibatch": f"{candidate.minibatch:,}" if candidate.minibatch > 1 else None,
+        "randomizer": f"{candidate.randomizer}{where}",
         level: f"{best.level:g}",
-        "model steps": f"{metrics.steps:,}, of about {_few(metrics.clients_per_step)} clients each",
+        "model steps": f"{metrics.steps:,}, about {_few(metrics.clients_per_step)} reports each",
         "noise per step": f"{metrics.noise_per_step:.3g} times the clip norm per coordinate",
-        unused: f"{turnout.dummies_share:.1%}",
-        "time": f"{duration_text(turnout.duration_s)}, slots of {turnout.slot_s:g} s",
+        unused: f"{load.dummies_share:.1%}",
+        "time": f"{duration_text(load.duration_s)}, {load.slot_s:g} s per slot",
         "upload": f"{bytes_text(best.load)} per client on average",
     }
     table = Table.grid(padding=(0, 2))
@@ -222,7 +223,7 @@ def _front(plan: Plan) -> RenderableType:
 
 def _next(plan: Plan, place: str | None) -> Iterator[RenderableType]:
     if place is None:
-        yield Text("Nothing was written. --out FILE writes the campaign file.")
+        yield "No file was written. Use --out FILE to write the campaign file."
         return
     missing = plan.campaign.missing
     steps = {"check": "compute its certificate", "audit": "measure epsilon by attacks"}
@@ -233,7 +234,7 @@ def _next(plan: Plan, place: str | None) -> Iterator[RenderableType]:
         table.add_row(f"checkins {step} {place}", Text(what, style="dim"))
     if not missing:
         table.add_row(f"checkins serve {place} --start +60", Text("run it", style="dim"))
-    yield Text(f"Wrote {place}. Next:")
+    yield f"Wrote {place}. Next:"
     yield Padding(table, (0, 0, 0, 2))
     if missing:
         yield Text(f"  (before it can be served, add: {', '.join(missing)})", style="dim")

@@ -15,7 +15,7 @@ from rich.text import Text
 
 from checkins import durable_file, formatting
 from checkins.cli import terminal
-from checkins.cli.views.certificate import listed, plain_table
+from checkins.cli.terminal import listed, plain_table
 
 if TYPE_CHECKING:
     from checkins.simulation.engine.outcome import Outcome
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
 MOST_BARS = 10
 NOT_PRIVATE = (
-    "The randomness comes from a seed and gives no privacy. If you choose settings by these"
-    " numbers, the certificate does not cover that choice."
+    "The randomness comes from a seed and gives no privacy. The certificate does not cover a choice"
+    " of settings by these metrics."
 )
 METRICS = {"auc": "AUC", "accuracy": "accuracy", "loss": "loss"}
 
@@ -88,14 +88,14 @@ def counted(count: int, one: str, many: str | None = None) -> str:
 
 def _headline(result: Mapping[str, Any], file: str) -> list[RenderableType]:
     name, due = result["campaign"]["name"], result["dummies_expected"]
-    expected = "" if due is None else f" (theory: {due:,.0f})"
+    expected = "" if due is None else f" (expected: {due:,.0f})"
     parts: list[RenderableType] = [
         Text.assemble(
             ("Simulated", "bold"),
             f" {name}: {counted(result['slots'], 'slot')},"
             f" {counted(result['check_ins'], 'check-in')} of"
             f" {counted(result['scenario']['clients'], 'client')},"
-            f" {result['client_updates']:,} used,"
+            f" {counted(result['client_updates'], 'report')} used,"
             f" {counted(result['dummies'], 'dummy', 'dummies')}{expected}.",
         ),
         Text.assemble(
@@ -107,8 +107,8 @@ def _headline(result: Mapping[str, Any], file: str) -> list[RenderableType]:
         budget = result["budget"]["epsilon"]
         parts.append(
             Text(
-                f"The budget, epsilon = {budget:g}, is exceeded. A real campaign would stop before"
-                f" its end. checkins check {shlex.quote(file)} says after which slot.",
+                f"The campaign exceeds its budget, epsilon = {budget:g}. On real devices it would"
+                f" stop early: checkins check {shlex.quote(file)} says after how many slots.",
                 style="bold red",
             )
         )
@@ -131,8 +131,8 @@ def _guarantee(certificate: Mapping[str, Any]) -> Text:
     repeated = f", {runs:,} campaigns" if runs > 1 else ""
     return Text.assemble(
         (f"epsilon <= {_epsilon(certificate['epsilon'])}", "bold green"),
-        f" at delta = {certificate['delta']!r} ({certificate['adjacency']}{repeated}, method"
-        f" {certificate['method']}, rounded up) for the same campaign on real devices.",
+        f" at delta = {certificate['delta']!r} ({certificate['adjacency']}{repeated}) for the same"
+        f" campaign on real devices, proved by the method {certificate['method']} and rounded up.",
     )
 
 
@@ -169,7 +169,7 @@ def _methods(result: Mapping[str, Any]) -> list[RenderableType]:
         + (f" ({other['adjacency']})" if other["adjacency"] not in (None, ours) else "")
         for other in result["baselines"]
     ]
-    return [Text(), table, *listed("Compared with, at the same delta", compared)]
+    return ["", table, *listed("Methods, all at the same delta", compared)]
 
 
 def _with_spread(found: Mapping[str, Any], name: str) -> str:
@@ -225,8 +225,8 @@ def _sweep_parts(results: Sequence[Mapping[str, Any]]) -> list[RenderableType]:
     if baselines:
         legend += f" Columns of baselines: {METRICS[names[0]]} at the epsilon of the row."
     notes = list(dict.fromkeys(note for result in results for note in result["notes"]))
-    foot = [Text(legend), *listed("Notes", notes), Text(NOT_PRIVATE, style="dim")]
-    return [head, Text(), table, *foot]
+    foot = [legend, *listed("Notes", notes), Text(NOT_PRIVATE, style="dim")]
+    return [head, "", table, *foot]
 
 
 def save(

@@ -11,7 +11,7 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from checkins import formatting
-from checkins.cli.views.certificate import listed, plain_table
+from checkins.cli.terminal import listed, plain_table
 from checkins.cli.views.paper import BLUE, GREEN, GREY, ORANGE, PURPLE, new_figure, save, style_axes
 from checkins.simulation.excess_risk import CONFIDENCE, Measured, Scheme
 from checkins.simulation.utility_sweep import Comparison, Ladder, UtilitySweep
@@ -33,7 +33,7 @@ def utility_parts(found: UtilitySweep) -> list[RenderableType]:
     """Return the table of measured risks, the table of fixed and averaged, and the verdict."""
     second = found.ladders[0].rungs[1].trial.slots
     return [
-        Text(
+        (
             f"Excess risk after m = {found.slots:,} slots with n clients and the step sizes of the"
             f" theorems, mean of {found.runs:,} campaigns."
         ),
@@ -47,8 +47,8 @@ def utility_parts(found: UtilitySweep) -> list[RenderableType]:
             " constant step size for smooth losses; the result is the mean model.",
             style="dim",
         ),
-        Text(""),
-        Text(
+        "",
+        (
             "Excess risk of averaged / excess risk of fixed after m ="
             f" {found.comparisons[0].fixed.trial.slots:,} slots. Below 1 averaged is better, above"
             " 1 fixed is better."
@@ -63,7 +63,7 @@ def utility_parts(found: UtilitySweep) -> list[RenderableType]:
             " ratio of the proved bounds.",
             style="dim",
         ),
-        Text(""),
+        "",
         *_verdict(found),
     ]
 
