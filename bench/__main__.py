@@ -35,9 +35,9 @@ BENCHES = {
 }
 """The module of each benchmark function. Only modules of chosen benchmarks are imported."""
 HEAD = (
-    "# Figures\n\nMeasured by `make bench`; ratios travel better between machines than seconds."
-    " Under each table stands the commit it was measured at;"
-    " `python tools/figures.py` says what has changed since.\n"
+    "# Measurements\n\n`make bench` measures these tables. Ratios differ less between machines than"
+    " seconds do. Below each table is the commit at which it was measured."
+    " `python tools/figures.py` lists the files that have changed since.\n"
 )
 
 

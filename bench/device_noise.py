@@ -60,8 +60,8 @@ def device_noise() -> Section:
         )
     return Section(
         "Exact noise on a device, coordinates a second on one core",
-        "Each report of a million coordinates is clipped and privatized at 10 million a second or"
-        " more.",
+        "Reports of a million coordinates are clipped and privatized at 10 million coordinates per"
+        " second or more.",
         holds,
         ("noise", "scale in steps", "noise alone", "clipped and noised", "OpenDP, noise", "faster"),
         rows,

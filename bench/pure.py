@@ -25,8 +25,9 @@ def pure() -> Section:
     for (slots, name), (seconds, setting) in worst.items():
         rows.append([f"{slots:,}", name, f"{seconds:.4f} s", f"{LIMITS[slots]:g} s", setting])
     return Section(
-        "Pure randomizers: time to an epsilon",
-        "The slowest of 18 settings each stays under its limit, and every interval is sane.",
+        "Pure randomizers: time to compute an epsilon",
+        "The slowest of 18 settings stays below its time limit, and every lower bound is at most"
+        " its upper bound.",
         holds,
         ("slots", "neighbours", "slowest", "limit", "at"),
         rows,

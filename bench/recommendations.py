@@ -35,10 +35,11 @@ def recommendations() -> Section:
         rows += [_row(problem, one, recommended, sign) for one in every]
     draw(drawn)
     return Section(
-        "The planner: what it recommends beside its neighbours",
+        "The planner: the recommended design compared with similar designs",
         f"The recommended design is within {NOISES:g} standard errors (paired by seed) of the best"
-        " of its neighbours, all at the same add/remove budget. Each neighbour is planned anew with"
-        " one part changed; rates are halved and doubled too. ![Picture](recommendations.svg)",
+        " similar design, all at the same add/remove budget. Each similar design is planned again"
+        " with one parameter changed; step sizes are also halved and doubled."
+        " ![Plot](recommendations.svg)",
         holds,
         ("task", "budget", "design", "slots x runs", "metric", "mean", "behind the recommended"),
         rows,

@@ -131,9 +131,9 @@ def check_ins() -> Section:
         holds = all(side.share_of(sides[0]) >= LEAST for side in sides[1:3])
     return Section(
         "The service: check-ins acknowledged durably",
-        f"At least {100 * LEAST:.0f}% of the requests a second of a bare endpoint under the same"
-        f" uvicorn settings. One worker each, {CONNECTIONS} connections with one request under way"
-        f" on each, {ROUNDS} rounds of {PER_ROUND:,} in turn; medians.",
+        f"At least {100 * LEAST:.0f}% of the requests per second of a bare endpoint with the same"
+        f" uvicorn settings. Each has one worker and {CONNECTIONS} connections with one request at"
+        f" a time. The values are medians of {ROUNDS} rounds of {PER_ROUND:,} requests.",
         holds,
         ("service", "requests a second", "best round", "of the bare", "p50", "p99"),
         rows,
@@ -153,8 +153,8 @@ def waiting() -> Section:
     row = [f"{CROWD:,}", str(lost), f"{crowd.first_told_s:.2f} s", f"{crowd.last_told_s:.2f} s"]
     return Section(
         f"The service: {CROWD:,} clients wait for one slot",
-        "Everyone is told, and nobody is lost. One worker, SQLite, a connection for each client;"
-        " seconds from the choice.",
+        "Every client receives its outcome. There is one worker with SQLite, and one connection for"
+        " each client. Times are in seconds after the choice.",
         lost == 0,
         ("clients", "lost", "the first knows after", "the last knows after"),
         [row],

@@ -100,9 +100,10 @@ def _beside_bare() -> tuple[Section, float]:
         for one, rate in found.items():
             rows.append([str(per_slot), one.name, f"{rate:,.0f}", f"{found[winner] / rate:.2f}"])
     section = Section(
-        f"The simulator beside bare loops: softmax regression of 784 x 10, {bare.CORES} cores",
-        f"Within {MOST} times of the quickest loop written by hand for this work alone. Both are"
-        " timed once compiled; ours after its first stretch of slots.",
+        "The simulator compared with bare loops: softmax regression of 784 x 10,"
+        f" {bare.CORES} cores",
+        f"At most {MOST} times slower than the fastest loop written by hand for this task only."
+        " Compilation is not timed, and neither are the simulator's first slots.",
         holds,
         ("clients a slot", "loop", "client updates a second", "slower than the quickest"),
         rows,
@@ -175,9 +176,9 @@ def beside_peers() -> Section:
         )
     rows.append(["checkins", "`simulate`", "-", f"{ours_now:,.0f}", "-"])
     return Section(
-        "The simulator beside others: the same work, 64 clients a round",
-        f"At least {PFL_LEAST} times the client updates a second of pfl-research and"
-        f" {FLOWER_LEAST} times those of Flower's simulation, each in its fastest form.",
+        "The simulator compared with others: the same work, 64 clients per round",
+        f"At least {PFL_LEAST} times as many client updates per second as pfl-research, and"
+        f" {FLOWER_LEAST} times as many as Flower's simulation, each in its fastest form.",
         ours_now >= PFL_LEAST * best["pfl"] and ours_now >= FLOWER_LEAST * best["flower"],
         ("simulator", "written as", "processes", "client updates a second", "checkins is faster"),
         rows,
@@ -226,7 +227,7 @@ def growth() -> Section:
     most = 1.1 * sizes[-1] / sizes[0]
     return Section(
         "The simulator: start-up and growth",
-        "`patients` is in its first slots within 5 s; eight times the slots take at most"
+        "`patients` reaches its first slots within 5 s, and eight times as many slots take at most"
         f" {most:.1f} times as long.",
         start < 5.0 and seconds[-1] <= most * seconds[0],
         ("campaign", "twice the slots", "time", "limit"),
@@ -251,7 +252,7 @@ def on_device() -> Section:
         )
     return Section(
         f"The simulator on one {found['device']}",
-        f"At least {100 * DEVICE_LEAST:.0f}% of the client updates a second of the quickest bare"
+        f"At least {100 * DEVICE_LEAST:.0f}% of the client updates per second of the fastest bare"
         f" loop. Measured by `python -m bench.gpu`, jax {found['jax']}, and kept.",
         holds,
         ("clients a slot", "checkins, updates a second", "bare loop", "share"),

@@ -77,8 +77,8 @@ def table() -> Section:
             ]
         )
     return Section(
-        "What a campaign costs (delta 1e-6)",
-        "Equal to the published figures but for their rounding and half a percent.",
+        "The paper's bound and the exact epsilon (delta 1e-6)",
+        "Equal to the published values up to their rounding and half a percent.",
         holds,
         ("randomizer", "slots", "paper", "exact add/remove", "replace-one / lower", "Poisson"),
         rows,
