@@ -92,8 +92,6 @@ ONE_IN_THREE = {
     ),
     "tests/accounting/test_precision.py": ("test_the_method_is_the_one_of_a_certificate",),
     "tests/accounting/test_pure.py": ("test_a_million_slots_and_a_delta_of_1e_15_lose_no_digits",),
-    "tests/audit/test_audit.py": ("test_most_of_the_exact_epsilon_is_measured_on_the_grid",),
-    "tests/audit/test_releases.py": ("test_a_score_is_the_likelihood_ratio",),
     "tests/audit/test_training_canary.py": ("test_every_kind_of_training_is_scored",),
     "tests/cli/test_account.py": (
         "test_every_kind_of_design_is_certified",
