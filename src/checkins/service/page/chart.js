@@ -1,7 +1,7 @@
 // A line chart in SVG. It is drawn at the size of its box, so that text stays readable on a phone.
 // CSS classes set the colours, so a change between light and dark needs no redraw.
 
-import { make } from "./dom.js";
+import { element } from "./dom.js";
 
 const SPACE = "http://www.w3.org/2000/svg";
 const HEIGHT = 190;
@@ -61,13 +61,13 @@ const nearestPoint = (points, x) => {
   return Math.abs(points[from][0] - x) <= Math.abs(points[to][0] - x) ? points[from] : points[to];
 };
 
-const follow = (svg, { points, across, upon, box, read, told }) => {
+const follow = (svg, { points, across, upon, box, readout, caption }) => {
   const rule = draw("line", { class: "pointer", y1: box.top, y2: box.bottom, visibility: "hidden" });
   const dot = draw("circle", { class: "pointer-dot", r: 4, visibility: "hidden" });
   svg.append(rule, dot);
   const leave = () => {
     for (const node of [rule, dot]) node.setAttribute("visibility", "hidden");
-    read.textContent = told;
+    readout.textContent = caption;
   };
   svg.addEventListener("pointermove", (event) => {
     const share = (event.clientX - svg.getBoundingClientRect().left - box.left) / (box.right - box.left);
@@ -76,16 +76,16 @@ const follow = (svg, { points, across, upon, box, read, told }) => {
     for (const [name, value] of [["x1", x], ["x2", x]]) rule.setAttribute(name, value);
     for (const [name, value] of [["cx", x], ["cy", y]]) dot.setAttribute(name, value);
     for (const node of [rule, dot]) node.setAttribute("visibility", "visible");
-    read.textContent = points.say(point);
+    readout.textContent = points.describe(point);
   });
   svg.addEventListener("pointerleave", leave);
 };
 
 // lines: [{ points: [[x, y], ...], look: CSS class, steps: true for a step function }];
 // limit: { y, text } of a horizontal line; most: largest x; range: [low, high] of y;
-// format: y as text; say: text of a point under the pointer, shown in the element read;
-// told: text in read without a pointer; named: label of the x axis.
-export const plot = (place, { lines, limit, most, range, format, label, say, read, told, named }) => {
+// format: y as text; describe: text of a point under the pointer, shown in the element readout;
+// caption: text in readout without a pointer; xName: label of the x axis.
+export const plot = (place, { lines, limit, most, range, format, label, describe, readout, caption, xName }) => {
   const width = Math.max(220, place.clientWidth);
   const [low, high] = range;
   const rows = ticks(low, high, 4);
@@ -107,7 +107,7 @@ export const plot = (place, { lines, limit, most, range, format, label, say, rea
       class: nearEnd ? "tick end" : "tick middle", x: nearEnd ? box.right + 4 : across(column), y: box.bottom + 17,
     }, column.toLocaleString("en-GB")));
   }
-  svg.append(draw("text", { class: "tick middle", x: (box.left + box.right) / 2, y: HEIGHT - 3 }, named));
+  svg.append(draw("text", { class: "tick middle", x: (box.left + box.right) / 2, y: HEIGHT - 3 }, xName));
   if (limit !== undefined) {
     svg.append(draw("line", { class: "limit", x1: box.left, x2: box.right, y1: upon(limit.y), y2: upon(limit.y) }));
     svg.append(draw("text", { class: "tick limit-text", x: box.left + 6, y: upon(limit.y) + 15 }, limit.text));
@@ -119,12 +119,12 @@ export const plot = (place, { lines, limit, most, range, format, label, say, rea
     if (dot) svg.append(draw("circle", { class: `dot ${look}`, cx: drawn.at(-1)[0], cy: drawn.at(-1)[1], r: 3.5 }));
   }
   const all = lines.flatMap(({ points, mute }) => (mute ? [] : points)).sort((a, b) => a[0] - b[0]);
-  read.textContent = told;
-  if (all.length > 0) follow(svg, { points: { all, most, say }, across, upon, box, read, told });
+  readout.textContent = caption;
+  if (all.length > 0) follow(svg, { points: { all, most, describe }, across, upon, box, readout, caption });
   place.replaceChildren(svg);
 };
 
-export const empty = (place, text, read) => {
-  read.textContent = "";
-  place.replaceChildren(make("p", { class: "empty" }, text));
+export const empty = (place, text, readout) => {
+  readout.textContent = "";
+  place.replaceChildren(element("p", { class: "empty" }, text));
 };

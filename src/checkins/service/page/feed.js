@@ -9,7 +9,7 @@ const FIRST_WAIT_S = 1;
 const LONGEST_WAIT_S = 10;
 const OVERDUE_S = 15;
 const CATCH_UP_S = 2;
-const LAST_WORDS_S = 10;  // the stream still sends measurements made after the last slot
+const LAST_EVENTS_S = 10;  // the stream still sends measurements made after the last slot
 const MOST_RELEASES = 200;
 
 export const clock = { offset: 0, roundTrip: Infinity };
@@ -17,14 +17,14 @@ clock.now = () => Date.now() + clock.offset;
 
 // Estimates the server's clock from the response with the shortest round trip so far.
 const setClock = (serverTime, asked, answered) => {
-  const told = Date.parse(serverTime);
+  const serverMs = Date.parse(serverTime);
   const roundTrip = answered - asked;
-  if (!Number.isFinite(told) || roundTrip > clock.roundTrip) return;
+  if (!Number.isFinite(serverMs) || roundTrip > clock.roundTrip) return;
   clock.roundTrip = roundTrip;
-  clock.offset = told - (asked + answered) / 2;
+  clock.offset = serverMs - (asked + answered) / 2;
 };
 
-export class Unanswered extends Error {
+export class BadResponse extends Error {
   constructor(status) {
     super(`the server responded ${status}`);
     this.status = status;
@@ -34,9 +34,9 @@ export class Unanswered extends Error {
 export const read = async (path) => {
   const asked = Date.now();
   const answer = await fetch(path, { cache: "no-store", headers: { Accept: "application/json" } });
-  if (!answer.ok) throw new Unanswered(answer.status);
+  if (!answer.ok) throw new BadResponse(answer.status);
   const body = await answer.json();
-  if (body === null || typeof body !== "object") throw new Unanswered("with something else");
+  if (body === null || typeof body !== "object") throw new BadResponse("with something else");
   setClock(body.server_time, asked, Date.now());
   return body;
 };
@@ -54,11 +54,11 @@ export class Feed {
     this.curve = new Map();
     this.spending = new Map();
     this.releases = new Map();
-    this.heard = Date.now();
+    this.lastHeard = Date.now();
     this.source = null;
     this.retry = 0;
-    this.later = 0;
-    this.waits = 0;
+    this.timer = 0;
+    this.attempts = 0;
     this.closed = false;
     this.open();
   }
@@ -66,7 +66,7 @@ export class Feed {
   close() {
     this.closed = true;
     clearTimeout(this.retry);
-    clearTimeout(this.later);
+    clearTimeout(this.timer);
     this.source?.close();
   }
 
@@ -74,7 +74,7 @@ export class Feed {
     try {
       await this.readAll();
     } catch (problem) {
-      this.lose(problem);
+      this.reconnect(problem);
       return;
     }
     if (this.closed || this.state === "over") return;
@@ -85,34 +85,34 @@ export class Feed {
     const source = new EventSource(`${this.path}/events`);
     this.source = source;
     source.onopen = () => {
-      this.waits = 0;
-      if (this.state !== "over") this.become("live");
-      this.readAll().catch((problem) => this.lose(problem));  // get what happened before the stream was open
+      this.attempts = 0;
+      if (this.state !== "over") this.setState("live");
+      this.readAll().catch((problem) => this.reconnect(problem));  // get what happened before the stream was open
     };
     source.onerror = () => {
       source.close();
-      if (!this.closed) this.lose(null);
+      if (!this.closed) this.reconnect(null);
     };
-    const on = (name, take) => source.addEventListener(name, (event) => {
+    const on = (name, handle) => source.addEventListener(name, (event) => {
       if (this.closed) return;
-      this.heard = Date.now();
+      this.lastHeard = Date.now();
       try {
-        take(JSON.parse(event.data));
+        handle(JSON.parse(event.data));
       } catch {
         return;  // malformed event: the next readAll corrects the data
       }
       this.changed(this);
     });
-    on("state", (told) => this.take(told));
-    on("release", (told) => this.take(told));
-    on("curve", (told) => this.addCurve([told]));
-    on("status", (told) => {
-      const holding = told.holding ?? null;
-      if (told.status === this.view.status && holding === (this.view.holding ?? null)) return;  // every stream begins with a status event
-      this.view.status = told.status;
+    on("state", (data) => this.apply(data));
+    on("release", (data) => this.apply(data));
+    on("curve", (data) => this.addCurve([data]));
+    on("status", (data) => {
+      const holding = data.holding ?? null;
+      if (data.status === this.view.status && holding === (this.view.holding ?? null)) return;  // every stream begins with a status event
+      this.view.status = data.status;
       this.view.holding = holding;
-      if (isOver(told.status)) this.end();
-      this.readAll().catch((problem) => this.lose(problem));
+      if (isOver(data.status)) this.end();
+      this.readAll().catch((problem) => this.reconnect(problem));
     });
   }
 
@@ -120,7 +120,7 @@ export class Feed {
     const [view, progress] = await Promise.all([read(this.path), read(`${this.path}/progress`)]);
     if (this.closed) return;
     if (!this.isOlder(view)) this.view = view;
-    this.heard = Date.now();
+    this.lastHeard = Date.now();
     this.addCurve(list(progress.curve));
     for (const { slots, epsilon } of list(progress.spending)) this.addSpending(slots, epsilon);
     for (const { slot, model_hash: hash } of list(progress.releases)) this.addRelease(slot, hash);
@@ -134,37 +134,37 @@ export class Feed {
     return view.slots_closed < this.view.slots_closed || (isOver(this.view.status) && !isOver(view.status));
   }
 
-  take(told) {
-    if (finite(told.slots_closed) === null || told.slots_closed < this.view.slots_closed) return;
-    this.view.slots_closed = told.slots_closed;
-    this.view.model_hash = told.model_hash ?? this.view.model_hash;
-    this.view.ledger = { entries: told.entries, head: told.head };
-    if (this.view.status === "waiting" && told.slots_closed > 0) this.view.status = "running";
-    if (told.spent !== undefined) this.view.spent = told.spent;
-    const priced = finite(told.spent?.slots);
-    if (priced > 0 && !this.spending.has(priced)) this.catchUp();  // new epsilons were computed: read all of them
-    this.addSpending(priced, told.spent?.epsilon);
-    this.addRelease(told.slot, told.model_hash);
+  apply(data) {
+    if (finite(data.slots_closed) === null || data.slots_closed < this.view.slots_closed) return;
+    this.view.slots_closed = data.slots_closed;
+    this.view.model_hash = data.model_hash ?? this.view.model_hash;
+    this.view.ledger = { entries: data.entries, head: data.head };
+    if (this.view.status === "waiting" && data.slots_closed > 0) this.view.status = "running";
+    if (data.spent !== undefined) this.view.spent = data.spent;
+    const computed = finite(data.spent?.slots);
+    if (computed > 0 && !this.spending.has(computed)) this.catchUp();  // new epsilons were computed: read all of them
+    this.addSpending(computed, data.spent?.epsilon);
+    this.addRelease(data.slot, data.model_hash);
   }
 
   catchUp() {
-    if (this.later !== 0 || this.state === "over") return;
-    this.later = setTimeout(() => {
-      this.later = 0;
-      this.readAll().catch((problem) => this.lose(problem));
+    if (this.timer !== 0 || this.state === "over") return;
+    this.timer = setTimeout(() => {
+      this.timer = 0;
+      this.readAll().catch((problem) => this.reconnect(problem));
     }, 1000 * CATCH_UP_S);
   }
 
-  // The run is over. The stream is closed after LAST_WORDS_S.
+  // The run is over. The stream is closed after LAST_EVENTS_S.
   end() {
     if (this.state === "over") return;
-    this.become("over");
-    clearTimeout(this.later);
+    this.setState("over");
+    clearTimeout(this.timer);
     clearTimeout(this.retry);
-    this.later = setTimeout(() => {
+    this.timer = setTimeout(() => {
       this.source?.close();
       if (this.source !== null) this.readAll().catch(() => {});
-    }, 1000 * LAST_WORDS_S);
+    }, 1000 * LAST_EVENTS_S);
   }
 
   addCurve(points) {
@@ -183,35 +183,35 @@ export class Feed {
     if (this.releases.size > MOST_RELEASES) this.releases.delete(Math.min(...this.releases.keys()));
   }
 
-  lose(problem) {
+  reconnect(problem) {
     if (this.closed || this.state === "over") return;
     this.source?.close();
-    if (problem instanceof Unanswered && problem.status === 404) {
-      this.become("gone");
+    if (problem instanceof BadResponse && problem.status === 404) {
+      this.setState("gone");
       return;
     }
-    this.become("lost");
+    this.setState("lost");
     clearTimeout(this.retry);
-    const wait = Math.min(LONGEST_WAIT_S, FIRST_WAIT_S * 2 ** this.waits) * (0.75 + Math.random() / 2);
-    this.waits += 1;
+    const wait = Math.min(LONGEST_WAIT_S, FIRST_WAIT_S * 2 ** this.attempts) * (0.75 + Math.random() / 2);
+    this.attempts += 1;
     this.retry = setTimeout(() => this.open(), 1000 * wait);
   }
 
-  become(state) {
+  setState(state) {
     if (this.closed || this.state === state) return;
     this.state = state;
     this.changed(this);
   }
 
   // Reads everything again if a release is overdue and no event has come.
-  look() {
+  checkOverdue() {
     if (this.state !== "live" || this.view === null) return;
     const { start, slot_s: length } = this.view.schedule ?? {};
     const due = Date.parse(start) + 1000 * length * (this.view.slots_closed + 1);
     const patience = 1000 * Math.max(OVERDUE_S, 2 * length);
-    if (clock.now() - due > patience && Date.now() - this.heard > patience) {
-      this.heard = Date.now();
-      this.readAll().catch((problem) => this.lose(problem));
+    if (clock.now() - due > patience && Date.now() - this.lastHeard > patience) {
+      this.lastHeard = Date.now();
+      this.readAll().catch((problem) => this.reconnect(problem));
     }
   }
 
@@ -221,7 +221,7 @@ export class Feed {
       clearTimeout(this.retry);
       this.open();
     } else if (this.view !== null) {
-      this.readAll().catch((problem) => this.lose(problem));
+      this.readAll().catch((problem) => this.reconnect(problem));
     }
   }
 }

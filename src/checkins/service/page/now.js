@@ -1,6 +1,6 @@
 // The current state by the server's clock: countdown, slot, phase and end.
 
-import { at, fill, make, say, show } from "./dom.js";
+import { byId, setChildren, element, setText, show } from "./dom.js";
 import { clock } from "./feed.js";
 import { count, duration, finite, moment, slotCount } from "./numbers.js";
 import { drawStrip } from "./strip.js";
@@ -48,19 +48,19 @@ const phases = (view, time) => {
   const rest = Math.max(0, time.length - time.choose);
   const live = time.slot > 0 && time.length >= QUICK_S;
   const opened = live && time.within < time.choose;
-  at("phase-mark").style.left = `${(100 * time.choose) / time.length}%`;
-  at("phase-fill").style.width = live ? `${Math.min(100, (100 * time.within) / time.length)}%` : "0";
-  at("phases").classList.toggle("live", live);
-  at("phase-open").classList.toggle("on", opened);
-  at("phase-train").classList.toggle("on", live && !opened);
+  byId("phase-mark").style.left = `${(100 * time.choose) / time.length}%`;
+  byId("phase-fill").style.width = live ? `${Math.min(100, (100 * time.within) / time.length)}%` : "0";
+  byId("phases").classList.toggle("live", live);
+  byId("phase-open").classList.toggle("on", opened);
+  byId("phase-train").classList.toggle("on", live && !opened);
   if (live) {
     const leftover = opened ? time.choose - time.within : time.length - time.within;
     const seconds = duration(Math.ceil(leftover));
-    say("phase-open", opened ? `check-ins open, ${seconds} left` : "check-ins closed");
-    say("phase-train", opened ? "then training" : `training, ${seconds} left`);
+    setText("phase-open", opened ? `check-ins open, ${seconds} left` : "check-ins closed");
+    setText("phase-train", opened ? "then training" : `training, ${seconds} left`);
   } else {
-    say("phase-open", `each slot: check-ins for ${duration(time.choose)},`);
-    say("phase-train", `then training for ${duration(rest)}`);
+    setText("phase-open", `each slot: check-ins for ${duration(time.choose)},`);
+    setText("phase-train", `then training for ${duration(rest)}`);
   }
 };
 
@@ -78,27 +78,27 @@ const slotsStrip = (view, time, again) => {
   const key = JSON.stringify(state);
   if (key === drawn && !again) return;
   drawn = key;
-  drawStrip(at("strip"), state);
-  at("strip").setAttribute("aria-label",
+  drawStrip(byId("strip"), state);
+  byId("strip").setAttribute("aria-label",
     `${count(closed)} of ${count(slots)} slots released${busy ? `, slot ${count(time.slot)} running` : ""}`);
   const keys = [["closed", "released"]];
   if (!words.isOver(view.status)) keys.push(["running", "running"]);
   if (closed < Math.min(slots, state.affordable)) keys.push(["ahead", words.isOver(view.status) ? "not run" : "to come"]);
   if (state.affordable < slots) keys.push(["unpaid", "exceeds the budget"]);
-  fill("strip-key", keys.map(([look, text]) => make("li", {}, make("i", { class: look, "aria-hidden": "true" }), text)));
+  setChildren("strip-key", keys.map(([look, text]) => element("li", {}, element("i", { class: look, "aria-hidden": "true" }), text)));
 };
 
 // Called ten times a second, and with again = true if colours or widths have changed.
 export const drawNow = (view, sealed, again = false) => {
   const time = timing(view);
   const [big, small] = headline(view, time);
-  const place = at("now");
+  const place = byId("now");
   if (place.dataset.shown !== `${big} ${small}`) {
     place.dataset.shown = `${big} ${small}`;
-    place.replaceChildren(big, ...(small ? [" ", make("small", {}, small)] : []));
+    place.replaceChildren(big, ...(small ? [" ", element("small", {}, small)] : []));
   }
-  say("when", when(view, time));
+  setText("when", when(view, time));
   phases(view, time);
   slotsStrip(view, time, again);
-  say("alike", words.alike(sealed));
+  setText("alike", words.alike(sealed));
 };

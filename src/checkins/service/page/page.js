@@ -1,6 +1,6 @@
 // The live page: opens a campaign or the list, draws it, and announces changes to screen readers.
 
-import { at, fill, make, say, show } from "./dom.js";
+import { byId, setChildren, element, setText, show } from "./dom.js";
 import { Feed, read } from "./feed.js";
 import { drawLearned, drawSpent } from "./figures.js";
 import { drawNow } from "./now.js";
@@ -13,11 +13,11 @@ const LIST_AGAIN_S = 15;  // only while the list is shown
 
 let feed = null;
 let sealed = null;
-let waiting = 0;
+let frame = 0;
 let announced = "";
 let listTimer = 0;
 
-const wish = () => {
+const wantedRun = () => {
   try {
     return decodeURIComponent(location.hash.slice(1));
   } catch {
@@ -37,7 +37,7 @@ const parsed = (text) => {
 const announce = (text) => {
   if (text === announced) return;
   announced = text;
-  say("said", text);
+  setText("said", text);
 };
 
 const progressOf = (one) => {
@@ -48,46 +48,46 @@ const progressOf = (one) => {
 const link = (one) => `#${encodeURIComponent(one.id)}`;
 
 const drawList = (campaigns) => {
-  fill("campaigns", campaigns.map((one) => make("li", {}, make("a", { href: link(one) },
-    make("strong", {}, words.told(one.name, one.id)),
-    make("span", { class: "badge", "data-status": words.told(one.status) }, words.status(one.status)),
-    make("span", { class: "soft" }, progressOf(one)),
+  setChildren("campaigns", campaigns.map((one) => element("li", {}, element("a", { href: link(one) },
+    element("strong", {}, words.textOr(one.name, one.id)),
+    element("span", { class: "badge", "data-status": words.textOr(one.status) }, words.status(one.status)),
+    element("span", { class: "soft" }, progressOf(one)),
   ))));
 };
 
 const drawOthers = (campaigns, open) => {
   const others = campaigns.filter((one) => one.id !== open);
-  fill("others", others.length === 0 ? [] : [make("a", { href: "#" }, `All campaigns (${count(campaigns.length)})`)]);
+  setChildren("others", others.length === 0 ? [] : [element("a", { href: "#" }, `All campaigns (${count(campaigns.length)})`)]);
 };
 
 const drawLink = () => {
-  const ago = duration(Math.floor((Date.now() - (feed?.heard ?? Date.now())) / 1000));
+  const ago = duration(Math.floor((Date.now() - (feed?.lastHeard ?? Date.now())) / 1000));
   const state = feed?.state ?? "list";
   const texts = {
     connecting: "Connecting", live: "Live", over: "Over", gone: "Not here", list: "",
     lost: feed?.view ? `Connection lost. Last heard ${ago} ago. Trying again.` : "No response. Trying again.",
   };
-  at("link").dataset.state = state;
-  say("link-text", texts[state]);
+  byId("link").dataset.state = state;
+  setText("link-text", texts[state]);
 };
 
 const drawNotice = () => {
   const { view, state } = feed;
   const next = words.isOver(view.status) && typeof view.next === "string" ? view.next : null;
-  const place = at("notice");
+  const place = byId("notice");
   const text = state === "lost"
     ? "The connection is lost. The page shows what was last heard from the server. Only the clock goes on."
     : next !== null ? "This run is over. "
     : view.status === "stopped" ? words.stopped(view)
     : words.holding(view);
   place.hidden = text === "";
-  place.replaceChildren(text, ...(next !== null && state !== "lost" ? [make("a", { href: `#${encodeURIComponent(next)}` }, "Open the next run")] : []));
+  place.replaceChildren(text, ...(next !== null && state !== "lost" ? [element("a", { href: `#${encodeURIComponent(next)}` }, "Open the next run")] : []));
 };
 
-const tell = () => {
+const announceState = () => {
   const { view, state } = feed;
   if (state === "lost") return announce("Connection lost. Trying again.");
-  const name = words.told(view.name, feed.id);
+  const name = words.textOr(view.name, feed.id);
   const slots = finite(view.schedule?.slots) ?? 0;
   const tenths = slots > 0 ? Math.floor((10 * view.slots_closed) / slots) : 0;
   if (words.isOnHold(view)) return announce(`${name}: on hold. ${words.holding(view)}`);
@@ -96,7 +96,7 @@ const tell = () => {
 };
 
 const draw = () => {
-  waiting = 0;
+  frame = 0;
   drawLink();
   if (feed === null) return;
   if (feed.state === "gone") {
@@ -109,30 +109,30 @@ const draw = () => {
   const { view } = feed;
   show("list", false);
   show("campaign", true);
-  const name = words.told(view.name, feed.id);
+  const name = words.textOr(view.name, feed.id);
   document.title = `${name} · checkins`;
-  say("name", name);
-  say("kind", words.kind(view));
-  say("lede", words.lede(view, sealed));
+  setText("name", name);
+  setText("kind", words.kind(view));
+  setText("lede", words.lede(view, sealed));
   drawNotice();
   drawNow(view, sealed, true);
-  drawLearned(feed, sealed, soon);
+  drawLearned(feed, sealed, redrawSoon);
   drawSpent(feed);
   drawCertificate(view);
   drawLedger(feed);
   drawSeal(view, sealed);
   drawPart(feed, sealed);
-  tell();
+  announceState();
 };
 
-const soon = () => {
-  if (waiting === 0) waiting = requestAnimationFrame(draw);
+const redrawSoon = () => {
+  if (frame === 0) frame = requestAnimationFrame(draw);
 };
 
-const heard = (from) => {
+const feedChanged = (from) => {
   if (from !== feed) return;
   if (feed.view !== null && sealed === null) sealed = parsed(feed.view.campaign);
-  soon();
+  redrawSoon();
 };
 
 const leave = () => {
@@ -144,7 +144,7 @@ const leave = () => {
 const openCampaign = (id) => {
   leave();
   clearTimeout(listTimer);
-  feed = new Feed(id, heard);
+  feed = new Feed(id, feedChanged);
   drawLink();
 };
 
@@ -169,23 +169,23 @@ const openList = async (note = "") => {
   drawLink();
   const trouble = campaigns === null ? "No response from the server. Trying again." : "";
   const none = campaigns?.length === 0 ? "No campaign yet. The operator starts one with: checkins serve campaign.toml" : "";
-  const said = [note, trouble || none].filter(Boolean).join(" ");
-  show("list-note", said !== "");
-  say("list-note", said);
-  announce(said || `${count(campaigns?.length)} campaigns.`);
+  const message = [note, trouble || none].filter(Boolean).join(" ");
+  show("list-note", message !== "");
+  setText("list-note", message);
+  announce(message || `${count(campaigns?.length)} campaigns.`);
   if (campaigns !== null) drawList(campaigns);
-  fill("others", []);
+  setChildren("others", []);
   listTimer = setTimeout(() => openList(note), 1000 * (campaigns === null ? 3 : LIST_AGAIN_S));
 };
 
-const go = async () => {
-  if (feed !== null && feed.id === wish()) return;
+const followAddress = async () => {
+  if (feed !== null && feed.id === wantedRun()) return;
   leave();
-  if (wish() === "") {
+  if (wantedRun() === "") {
     await openList();
     return;
   }
-  openCampaign(wish());
+  openCampaign(wantedRun());
   const mine = feed;
   try {
     const answer = await read("campaigns");
@@ -197,23 +197,23 @@ const go = async () => {
 
 setInterval(() => {
   if (document.hidden || feed === null) return;
-  feed.look();
+  feed.checkOverdue();
   drawLink();
   if (feed.view !== null) drawNow(feed.view, sealed);
 }, TICK_MS);
-addEventListener("hashchange", go);
+addEventListener("hashchange", followAddress);
 addEventListener("online", () => feed?.wake());
 document.addEventListener("visibilitychange", () => {
   if (!document.hidden) feed?.wake();
 });
-matchMedia("(prefers-color-scheme: dark)").addEventListener("change", soon);
+matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redrawSoon);
 let width = 0;
 new ResizeObserver(([{ contentRect }]) => {
-  if (contentRect.width !== width) soon();
+  if (contentRect.width !== width) redrawSoon();
   width = contentRect.width;
-}).observe(at("main"));
+}).observe(byId("main"));
 document.querySelector(".skip").addEventListener("click", (event) => {
   event.preventDefault();  // the fragment of the address is the id of the run
-  at("main").focus();
+  byId("main").focus();
 });
-go();
+followAddress();

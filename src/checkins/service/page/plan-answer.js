@@ -1,6 +1,6 @@
 // Shows a plan: the recommended design, its curves, the Pareto front, and the next steps.
 
-import { at, command, facts, fill, items, make, say, table } from "./dom.js";
+import { byId, command, setTerms, setChildren, setList, element, setText, table } from "./dom.js";
 import { count, duration, finite, nearest, slotCount, up } from "./numbers.js";
 import { figure } from "./plan-chart.js";
 import * as planned from "./plan-words.js";
@@ -21,18 +21,18 @@ const few = (value) => nearest(value, 3);
 
 // Three numbers that stay visible below the sliders on a phone.
 const drawBrief = (slots, noise, proxy) => {
-  fill("brief", [["slots", slots], ["noise", noise], ["proxy", proxy]]
-    .map(([name, value]) => make("span", {}, `${name} `, make("b", {}, value))));
+  setChildren("brief", [["slots", slots], ["noise", noise], ["proxy", proxy]]
+    .map(([name, value]) => element("span", {}, `${name} `, element("b", {}, value))));
 };
 
 const drawRecommended = (design, question) => {
-  say("label", planned.label(design));
-  say("budget-said", `budget ε ${nearest(question?.epsilon)}, δ ${nearest(question?.delta)}`);
-  say("in-words", planned.inWords(design));
+  setText("label", planned.label(design));
+  setText("budget-said", `budget ε ${nearest(question?.epsilon)}, δ ${nearest(question?.delta)}`);
+  setText("in-words", planned.inWords(design));
   const all = planned.numbers(design);
-  fill("numbers", all.slice(0, HEADLINES).map(([name, text, unit]) => make("div", {},
-    make("dt", {}, name), make("dd", {}, text, ...(unit ? [make("small", {}, ` ${unit}`)] : [])))));
-  facts("all-numbers", all.slice(HEADLINES));
+  setChildren("numbers", all.slice(0, HEADLINES).map(([name, text, unit]) => element("div", {},
+    element("dt", {}, name), element("dd", {}, text, ...(unit ? [element("small", {}, ` ${unit}`)] : [])))));
+  setTerms("all-numbers", all.slice(HEADLINES));
   drawBrief(count(design.slots), few(design.noise_per_step), few(design.proxy));
 };
 
@@ -48,12 +48,12 @@ const drawSlots = (plan) => {
   const rows = list(plan.curves?.slots);
   const design = plan.recommended;
   const chosen = nearestRow(rows, (row) => row.slots, design.slots);
-  say("slots-note", "The same budget; the noise is calibrated for each number of slots. Lower is better.");
-  markSlots = figure(at("by-slots"), {
+  setText("slots-note", "The same budget; the noise is calibrated for each number of slots. Lower is better.");
+  markSlots = figure(byId("by-slots"), {
     rows, chosen, panels: panels(design), height: TALL,
     x: { of: (row) => row.slots, name: "slots", format: (x) => (x >= 10000 ? few(x / 1000) + "k" : count(x)) },
-    say: planned.bySlots, read: at("by-slots-read"),
-    told: chosen === undefined ? "" : `Recommended: ${planned.bySlots(chosen)}`,
+    describe: planned.bySlots, readout: byId("by-slots-read"),
+    caption: chosen === undefined ? "" : `Recommended: ${planned.bySlots(chosen)}`,
     label: `Proxy and noise of one step by slots; the recommended design has ${count(design.slots)}`,
   });
   table("by-slots-table",
@@ -67,12 +67,12 @@ const drawBudget = (plan) => {
   const rows = list(plan.curves?.budget);
   const design = plan.recommended;
   const chosen = nearestRow(rows, (row) => row.epsilon, finite(plan.question?.epsilon));
-  say("budget-note", "The same design with other budgets. Lower is better.");
-  markBudget = figure(at("by-budget"), {
+  setText("budget-note", "The same design with other budgets. Lower is better.");
+  markBudget = figure(byId("by-budget"), {
     rows, chosen, panels: panels(design), height: TALL,
     x: { of: (row) => row.epsilon, name: "ε of the budget", format: few },
-    say: planned.byBudget, read: at("by-budget-read"),
-    told: chosen === undefined ? "" : `Asked for: ${planned.byBudget(chosen)}`,
+    describe: planned.byBudget, readout: byId("by-budget-read"),
+    caption: chosen === undefined ? "" : `Asked for: ${planned.byBudget(chosen)}`,
     label: `Proxy and noise of one step by budget; asked for ε ${nearest(plan.question?.epsilon)}`,
   });
   table("by-budget-table",
@@ -89,46 +89,46 @@ const drawFront = (plan) => {
   const chosen = designs.find((design) => same(design, plan.recommended));
   const load = (design) => design.upload_bytes_per_client;
   const cheap = (design) => design.epsilon < SPENDS_LESS * plan.recommended?.epsilon;
-  say("front-note", "No other design is better than one of these in accuracy, duration, upload and privacy at once.");
-  figure(at("front"), {
+  setText("front-note", "No other design is better than one of these in accuracy, duration, upload and privacy at once.");
+  figure(byId("front"), {
     rows: designs, chosen, scatter: true, height: FLAT,
     panels: [{ of: (design) => design.proxy, name: "Proxy", format: few, look: (design) => (cheap(design) ? "orange" : "blue") }],
     x: { of: load, name: "mean upload per client in bytes", format: (x) => planned.bytes(x) },
-    say: (design) => planned.inFront(design, designs.indexOf(design) + 1), read: at("front-read"),
-    told: `Each point is a design; the filled one is recommended.${designs.some(cheap) ? " Orange: epsilon is at least 10 % lower." : ""}`,
+    describe: (design) => planned.inFront(design, designs.indexOf(design) + 1), readout: byId("front-read"),
+    caption: `Each point is a design; the filled one is recommended.${designs.some(cheap) ? " Orange: epsilon is at least 10 % lower." : ""}`,
     label: `${count(designs.length)} designs by proxy and mean upload per client`,
   });
-  const rows = designs.map((design, i) => make("tr", design === chosen ? { class: "chosen" } : {},
+  const rows = designs.map((design, i) => element("tr", design === chosen ? { class: "chosen" } : {},
     ...[
       [`${i + 1}. ${planned.label(design)}${design === chosen ? " (recommended)" : ""}`], [few(design.proxy), 1],
       [few(design.noise_per_step), 1], [up(design.epsilon, 3), 1], [duration(design.duration_s), 1], [planned.bytes(load(design)), 1],
-    ].map(([text, number]) => make("td", number ? { class: "number" } : {}, text)),
+    ].map(([text, number]) => element("td", number ? { class: "number" } : {}, text)),
   ));
   const heads = ["design", "proxy", "noise of a step", "ε at most", "takes", "a client sends"];
-  fill("front-table", [make("table", {},
-    make("thead", {}, make("tr", {}, ...heads.map((name, i) => make("th", { scope: "col", ...(i ? { class: "number" } : {}) }, name)))),
-    make("tbody", {}, ...rows),
+  setChildren("front-table", [element("table", {},
+    element("thead", {}, element("tr", {}, ...heads.map((name, i) => element("th", { scope: "col", ...(i ? { class: "number" } : {}) }, name)))),
+    element("tbody", {}, ...rows),
   )]);
 };
 
 const drawReasons = (plan) => {
-  fill("reasons", list(plan.reasons).map((one) => make("li", {}, words.told(one.sentence),
-    ...(typeof one.theorem === "string" && one.theorem !== "" ? [make("cite", {}, one.theorem)] : []))));
-  fill("cases", list(plan.sensitivity).map((one) => make("li", {},
-    make("b", {}, count(one.population), make("small", {}, planned.factor(one.factor))), make("span", {}, planned.case_(one)))));
+  setChildren("reasons", list(plan.reasons).map((one) => element("li", {}, words.textOr(one.sentence),
+    ...(typeof one.theorem === "string" && one.theorem !== "" ? [element("cite", {}, one.theorem)] : []))));
+  setChildren("cases", list(plan.sensitivity).map((one) => element("li", {},
+    element("b", {}, count(one.population), element("small", {}, planned.factor(one.factor))), element("span", {}, planned.case_(one)))));
 };
 
 const drawPromise = (plan) => {
   const certificate = plan.certificate ?? null;
-  say("claim", words.claim(certificate));
-  facts("certificate", certificate === null ? [] : [
+  setText("claim", words.claim(certificate));
+  setTerms("certificate", certificate === null ? [] : [
     ["Interval", words.interval(certificate)],
     ["Neighbours", `${words.neighbours(certificate.adjacency)}.`],
     ["Method", `${words.method(certificate.method)}.`],
     ["Against the server", words.againstServer(certificate)],
   ]);
   const assumed = (Array.isArray(certificate?.assumptions) ? certificate.assumptions : []).filter((one) => typeof one === "string");
-  items("assumptions", assumed.length > 0 ? assumed : ["The server states no assumption."]);
+  setList("assumptions", assumed.length > 0 ? assumed : ["The server states no assumption."]);
 };
 
 const OPTION = {
@@ -140,7 +140,7 @@ const drawNext = (plan) => {
   const texts = [...new URLSearchParams(key)].map(([name, value]) => `${option(name)} ${value}`);
   command("again", `checkins plan ${texts.join(" ")} --out campaign.toml`);
   command("check", "checkins check campaign.toml");
-  say("toml", words.told(plan.campaign, ""));
+  setText("toml", words.textOr(plan.campaign, ""));
 };
 
 export const redraw = () => {
@@ -172,8 +172,8 @@ const between = (rows, of, x, name) => {
 const preview = (place, rows, of, x, what) => {
   const [proxy, noise] = ["proxy", "noise_per_step"].map((name) => between(rows, of, x, name));
   if (proxy !== null && noise !== null) {
-    drawBrief(at("slots").value, `≈ ${few(noise)}`, `≈ ${few(proxy)}`);
-    say(place, `${what}: proxy about ${few(proxy)}, noise of one step about ${few(noise)} × clipping norm. Computing.`);
+    drawBrief(byId("slots").value, `≈ ${few(noise)}`, `≈ ${few(proxy)}`);
+    setText(place, `${what}: proxy about ${few(proxy)}, noise of one step about ${few(noise)} × clipping norm. Computing.`);
   }
 };
 
@@ -190,10 +190,10 @@ export const markAsked = (epsilon, slots) => {
   }
 };
 
-at("download").addEventListener("click", () => {
+byId("download").addEventListener("click", () => {
   if (latest === null) return;
   const address = URL.createObjectURL(new Blob([latest.campaign], { type: "application/toml" }));
-  const link = make("a", { href: address, download: "campaign.toml" });
+  const link = element("a", { href: address, download: "campaign.toml" });
   document.body.append(link);
   link.click();
   link.remove();

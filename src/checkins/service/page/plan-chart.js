@@ -89,12 +89,12 @@ const nearest = (rows, x, at) => rows.reduce((best, row) =>
 const usable = (value) => typeof value === "number" && Number.isFinite(value) && value > 0;
 
 // rows: data; x: { of, name, format, range }; panels: [{ of, name, format, look }]; chosen: the row to
-// mark; scatter: draw points without a line; say: text of the row under the pointer, shown in the
-// element read; told: text in read without a pointer.
+// mark; scatter: draw points without a line; describe: text of the row under the pointer, shown in the
+// element readout; caption: text in readout without a pointer.
 // Returns a function that moves the mark of the current question. It hides the mark if given null.
-export const figure = (place, { rows, x, panels, chosen, scatter = false, say, read, told, label, height }) => {
+export const figure = (place, { rows, x, panels, chosen, scatter = false, describe, readout, caption, label, height }) => {
   const good = rows.filter((row) => usable(x.of(row)) && panels.every(({ of }) => usable(of(row))));
-  read.textContent = told;
+  readout.textContent = caption;
   if (good.length === 0) {
     before.delete(place);
     place.replaceChildren();
@@ -155,13 +155,13 @@ export const figure = (place, { rows, x, panels, chosen, scatter = false, say, r
       svg.append(dot);
     }
   }
-  follow(svg, { good, axes, across, at: x.of, upright, put, say, read, told, scatter });
+  follow(svg, { good, axes, across, at: x.of, upright, put, describe, readout, caption, scatter });
   place.replaceChildren(svg);
   glide(place, shapes);
   return (value) => put(asked, value);
 };
 
-const follow = (svg, { good, axes, across, at, upright, put, say, read, told, scatter }) => {
+const follow = (svg, { good, axes, across, at, upright, put, describe, readout, caption, scatter }) => {
   const rule = upright("pointer");
   const dots = axes.map(() => draw("circle", { class: "pointer-dot", r: 4, visibility: "hidden" }));
   svg.append(rule, ...dots);
@@ -178,10 +178,10 @@ const follow = (svg, { good, axes, across, at, upright, put, say, read, told, sc
       dot.setAttribute("cy", axes[i].upon(axes[i].of(row)));
       dot.setAttribute("visibility", "visible");
     });
-    read.textContent = say(row);
+    readout.textContent = describe(row);
   });
   svg.addEventListener("pointerleave", () => {
     for (const node of [rule, ...dots]) node.setAttribute("visibility", "hidden");
-    read.textContent = told;
+    readout.textContent = caption;
   });
 };

@@ -1,6 +1,6 @@
 // The question: converts the inputs to the query of the request, and the page's address to the inputs.
 
-import { at } from "./dom.js";
+import { byId } from "./dom.js";
 
 // Initial values of the inputs.
 const FIRST = {
@@ -46,52 +46,52 @@ const shown = (text, factor) => {
 
 let ratio = 2;
 
-export const isAutomatic = () => at("automatic").checked;
+export const isAutomatic = () => byId("automatic").checked;
 
 // A task of the package determines the dimension of the model.
-const knownTask = () => at("task").value !== "";
+const knownTask = () => byId("task").value !== "";
 export const followTask = () => {
-  at("dimension").disabled = knownTask();
+  byId("dimension").disabled = knownTask();
 };
 
 export const query = () => {
   const asked = new URLSearchParams();
-  asked.set("population", `${scaled(at("low").value, 1)}..${scaled(at("high").value, 1)}`);
+  asked.set("population", `${scaled(byId("low").value, 1)}..${scaled(byId("high").value, 1)}`);
   for (const [name, [id, factor]] of Object.entries(PLAIN)) {
-    const text = at(id).disabled ? "" : scaled(at(id).value, factor);
-    if (text !== "" || (name in FIRST && !at(id).disabled)) asked.set(name, text);
+    const text = byId(id).disabled ? "" : scaled(byId(id).value, factor);
+    if (text !== "" || (name in FIRST && !byId(id).disabled)) asked.set(name, text);
   }
-  asked.set("duration_s", scaled(at("duration").value, Number(at("duration-unit").value)));
-  if (!isAutomatic()) asked.set("slots", scaled(at("slots").value, 1));
+  asked.set("duration_s", scaled(byId("duration").value, Number(byId("duration-unit").value)));
+  if (!isAutomatic()) asked.set("slots", scaled(byId("slots").value, 1));
   return asked.toString();
 };
 
 // Sets the inputs from the query in the page's address. Missing values are those of FIRST.
 export const restore = (text) => {
   const given = { ...FIRST, ...Object.fromEntries(new URLSearchParams(text)) };
-  for (const [name, [id, factor]] of Object.entries(PLAIN)) at(id).value = shown(given[name] ?? "", factor);
+  for (const [name, [id, factor]] of Object.entries(PLAIN)) byId(id).value = shown(given[name] ?? "", factor);
   const [low, high] = given.population.split("..");
-  at("low").value = low;
-  at("high").value = high ?? low;
+  byId("low").value = low;
+  byId("high").value = high ?? low;
   const seconds = number(given.duration_s) ?? 0;
   const unit = UNITS.find((size) => seconds >= size && Number.isInteger(few(seconds / size, 6))) ?? 60;
-  at("duration-unit").value = String(unit);
-  at("duration").value = shown(given.duration_s, unit);
-  at("automatic").checked = given.slots === undefined;
-  if (given.slots !== undefined) at("slots").value = given.slots;
-  if (Object.keys(PLAIN).some((name) => given[name] && at("more").contains(at(PLAIN[name][0])))) at("more").open = true;
+  byId("duration-unit").value = String(unit);
+  byId("duration").value = shown(given.duration_s, unit);
+  byId("automatic").checked = given.slots === undefined;
+  if (given.slots !== undefined) byId("slots").value = given.slots;
+  if (Object.keys(PLAIN).some((name) => given[name] && byId("more").contains(byId(PLAIN[name][0])))) byId("more").open = true;
   followTask();
   keepRatio();
   moveSliders();
 };
 
 export const keepRatio = () => {
-  const [low, high] = [number(at("low").value), number(at("high").value)];
+  const [low, high] = [number(byId("low").value), number(byId("high").value)];
   if (low > 0 && high >= low) ratio = high / low;
 };
 
-const middle = () => Math.sqrt(number(at("low").value) * number(at("high").value));
-const numberIn = { epsilon: () => number(at("epsilon").value), population: middle, slots: () => number(at("slots").value) };
+const middle = () => Math.sqrt(number(byId("low").value) * number(byId("high").value));
+const numberIn = { epsilon: () => number(byId("epsilon").value), population: middle, slots: () => number(byId("slots").value) };
 
 // The texts of the inputs for a slider's value.
 const texts = {
@@ -106,43 +106,43 @@ const texts = {
 // A slider is logarithmic, so that each step changes the value by the same factor.
 const inSlider = (name) => {
   const { low, high } = SLIDERS[name];
-  return Object.entries(texts[name](low * (high / low) ** (Number(at(`${name}-slider`).value) / STEPS)));
+  return Object.entries(texts[name](low * (high / low) ** (Number(byId(`${name}-slider`).value) / STEPS)));
 };
 
 // Moves the sliders to the values of the inputs. A slider that already has the same value stays.
 export const moveSliders = () => {
   for (const [name, { low, high }] of Object.entries(SLIDERS)) {
-    const slider = at(`${name}-slider`);
+    const slider = byId(`${name}-slider`);
     const value = numberIn[name]();
-    if (value > 0 && inSlider(name).some(([id, text]) => at(id).value !== text)) {
+    if (value > 0 && inSlider(name).some(([id, text]) => byId(id).value !== text)) {
       const share = Math.log(value / low) / Math.log(high / low);
       slider.value = String(Math.round(STEPS * Math.min(1, Math.max(0, share))));
     }
     slider.setAttribute("aria-valuetext", name === "population"
-      ? `${at("low").value} to ${at("high").value} clients` : at(name).value);
+      ? `${byId("low").value} to ${byId("high").value} clients` : byId(name).value);
   }
   document.querySelector('[data-field="slots"]').classList.toggle("automatic", isAutomatic());
-  at("slots-how").textContent = isAutomatic() ? "automatic" : "fixed";
+  byId("slots-how").textContent = isAutomatic() ? "automatic" : "fixed";
 };
 
 // Sets the inputs after a slider was moved.
 export const takeSlider = (name) => {
-  if (name === "slots") at("automatic").checked = false;
-  for (const [id, text] of inSlider(name)) at(id).value = text;
+  if (name === "slots") byId("automatic").checked = false;
+  for (const [id, text] of inSlider(name)) byId(id).value = text;
   moveSliders();
 };
 
 // Shows values that the planner chose: the number of slots, and the dimension of a task's model.
 export const showFound = (slots, dimension) => {
-  if (knownTask() && dimension !== null) at("dimension").value = String(dimension);
+  if (knownTask() && dimension !== null) byId("dimension").value = String(dimension);
   if (!isAutomatic() || slots === null) return;
-  at("slots").value = String(slots);
+  byId("slots").value = String(slots);
   moveSliders();
 };
 
 export const prepareSliders = () => {
   for (const name of Object.keys(SLIDERS)) {
-    for (const [key, value] of [["min", 0], ["max", STEPS], ["step", 5]]) at(`${name}-slider`).setAttribute(key, value);
+    for (const [key, value] of [["min", 0], ["max", STEPS], ["step", 5]]) byId(`${name}-slider`).setAttribute(key, value);
   }
 };
 

@@ -1,11 +1,11 @@
 // Sentences and numbers of a plan. A smaller proxy is better. Epsilon is rounded up.
 
 import { count, duration, finite, nearest, slotCount, up } from "./numbers.js";
-import { told } from "./words.js";
+import { textOr } from "./words.js";
 
 const PROTOCOL = { fixed: "fixed window", averaged: "averaged updates", sliding: "sliding window" };
 const RANDOMIZER = { gaussian: "Gaussian", laplace: "Laplace", privunit: "PrivUnit" };
-const own = (table, key) => (typeof key === "string" && Object.hasOwn(table, key) ? table[key] : told(key));
+const own = (table, key) => (typeof key === "string" && Object.hasOwn(table, key) ? table[key] : textOr(key));
 
 export const protocol = (name) => own(PROTOCOL, name);
 
@@ -32,7 +32,7 @@ export const noise = (design) => (finite(design?.local_epsilon) === null
 export const proxyName = (design) => (design?.proxy_kind === "theorem"
   ? "upper bound on the expected excess risk" : "effective noise of the whole run");
 
-export const label = (design) => told(design?.label, `${protocol(design?.protocol)}, ${slotCount(design?.slots)}`);
+export const label = (design) => textOr(design?.label, `${protocol(design?.protocol)}, ${slotCount(design?.slots)}`);
 
 // Describes what clients and server do.
 export const inWords = (design) => {
@@ -76,7 +76,7 @@ export const byBudget = (row) =>
 export const inFront = (design, place) =>
   `${place}. ${label(design)}: proxy ${nearest(design.proxy, 3)}, ${bytes(design.upload_bytes_per_client)} a client, ε ≤ ${up(design.epsilon, 3)}, ${duration(design.duration_s)}.`;
 
-export const case_ = (one) => told(one.sentence,
+export const case_ = (one) => textOr(one.sentence,
   `proxy ${nearest(one.proxy, 3)}, dummies ${share(one.dummies_share)}, ε ≤ ${up(one.epsilon)}`);
 
 export const factor = (value) => ({ 0.5: "half", 1: "as expected", 2: "twice" })[value] ?? `${nearest(value, 2)} times`;

@@ -21,20 +21,20 @@ const STATUS = {
   waiting: "Not begun", running: "Running", completed: "Completed", stopped: "Stopped",
 };
 // Returns a text of the server, or ``otherwise`` if it is missing or no text.
-export const told = (value, otherwise = "–") => (typeof value === "string" && value !== "" ? value : otherwise);
+export const textOr = (value, otherwise = "–") => (typeof value === "string" && value !== "" ? value : otherwise);
 const own = (table, key, otherwise) =>
   typeof key === "string" && Object.hasOwn(table, key) ? table[key] : otherwise;
 
 export const isOver = (status) => OVER.includes(status);
-export const isOnHold = (view) => !isOver(view.status) && told(view.holding, "") !== "";
+export const isOnHold = (view) => !isOver(view.status) && textOr(view.holding, "") !== "";
 export const holding = (view) => (isOnHold(view) ? `On hold: ${view.holding}. No slot is released meanwhile, so epsilon does not grow.` : "");
-export const status = (name) => own(STATUS, name, told(name, "Unknown"));
-export const neighbours = (name) => own(NEIGHBOURS, name, told(name, "adjacency not said"));
-export const method = (name) => own(METHOD, name, told(name, "method not said"));
+export const status = (name) => own(STATUS, name, textOr(name, "Unknown"));
+export const neighbours = (name) => own(NEIGHBOURS, name, textOr(name, "adjacency not said"));
+export const method = (name) => own(METHOD, name, textOr(name, "method not said"));
 export const adjacencyShort = (name) =>
-  own({ "add-remove": "add/remove", "replace-one": "replace" }, name, told(name, "adjacency not said:"));
+  own({ "add-remove": "add/remove", "replace-one": "replace" }, name, textOr(name, "adjacency not said:"));
 const methodShort = (name) =>
-  own({ "exact-population": "exact, with the declared population" }, name, told(name, "method not said"));
+  own({ "exact-population": "exact, with the declared population" }, name, textOr(name, "method not said"));
 
 const epsilonAtMost = (value) => `ε\u00a0≤\u00a0${up(value)}`;
 const delta = (value) => `δ\u00a0=\u00a0${nearest(value)}`;
@@ -59,7 +59,7 @@ export const kind = (view) => {
 export const claim = (certificate) => {
   const epsilon = finite(certificate?.epsilon);
   if (epsilon === null) return "No bound on ε is proven, so nothing is guaranteed.";
-  const change = own(ADJACENCY, certificate.adjacency, `A change by ${told(certificate.adjacency)}`);
+  const change = own(ADJACENCY, certificate.adjacency, `A change by ${textOr(certificate.adjacency)}`);
   const factor = epsilon < 700 ? up(Math.exp(epsilon) * (1 + 1e-12)) : "any number of";
   return `${change} makes nothing that someone could conclude from all the released models more than`
     + ` ${factor} times as likely, except with probability ${nearest(certificate.delta)}`
@@ -71,7 +71,7 @@ export const interval = (certificate) => {
   const proven = `${epsilonAtMost(certificate?.epsilon)} is proven (rounded up)`;
   return lower === null || lower === 0
     ? `${proven}.`
-    : `${proven}; for ${told(certificate.epsilon_lower_of, "this design")}, no ε below ${down(lower)} is true (rounded down).`;
+    : `${proven}; for ${textOr(certificate.epsilon_lower_of, "this design")}, no ε below ${down(lower)} is true (rounded down).`;
 };
 
 // The guarantee if the server itself is the adversary.
@@ -80,8 +80,8 @@ export const againstServer = (certificate) => {
   if (local === null || typeof local !== "object") return "not stated.";
   const epsilon = finite(local.epsilon);
   return epsilon === null
-    ? `${told(local.note)}.`
-    : `${epsilonAtMost(epsilon)} (${told(local.adjacency)}, rounded up), ${told(local.note)}.`;
+    ? `${textOr(local.note)}.`
+    : `${epsilonAtMost(epsilon)} (${textOr(local.adjacency)}, rounded up), ${textOr(local.note)}.`;
 };
 
 export const scope = (view) => {
