@@ -393,7 +393,7 @@ def test_an_upgrade_is_not_followed():
 
 def test_a_server_under_all_this_logs_no_address_and_no_text(tmp_path):
     file = tmp_path / "log"
-    with logs.configure(file, level="debug", strict=True), serving(SOON) as running:
+    with logs.configure(file, strict=True), serving(SOON) as running:
         heard(running.connect(b"sekret\r\n\r\n"))
         heard(running.connect(b"GET /sekret HTTP/1.1\r\n"))
         heard(running.connect(GET.replace(b"/ ", b"/fail?sekret=1 ")))

@@ -256,17 +256,6 @@ def test_a_lost_task_says_nothing_of_its_values(file):
     assert "sekret" not in file.read_text()
 
 
-def test_levels_are_kept(file):
-    with logs.configure(file, level="error"):
-        logs.event("ready")
-        logs.failure(raised(ValueError()))
-    assert [line["level"] for line in lines(file)] == ["error"]
-    with pytest.raises(InvalidValue, match="level"):
-        logs.configure(file, level="loud")
-    with pytest.raises(InvalidValue, match="log_file"):
-        logs.configure(file / "under" / "a-file")
-
-
 def test_without_a_file_lines_go_to_stderr(capsys):
     with logs.configure(None):
         logs.event("ready", workers=2)
@@ -382,3 +371,15 @@ def test_a_mistake_in_an_events_name_stops_nothing_in_service(file) -> None:
     with logs.configure(file):
         logs.event("Not A Name")
     assert [line["event"] for line in lines(file)] == ["unnamed"]
+
+
+def test_a_failure_is_an_error_line(file):
+    with logs.configure(file):
+        logs.failure(raised(ValueError()))
+    assert [line["level"] for line in lines(file)] == ["error"]
+
+
+def test_a_log_file_that_cannot_be_opened_is_refused(file):
+    file.touch()
+    with pytest.raises(InvalidValue, match="log_file"):
+        logs.configure(file / "under" / "a-file")

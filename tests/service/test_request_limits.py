@@ -378,7 +378,7 @@ def test_addresses_that_are_remembered_are_bounded_and_the_oldest_goes_first():
     rates = RequestRates(per_s=1e-9, burst=1, most=3, clock=lambda: 0.0)
     assert [rates.wait_s(who) == 0 for who in "abcabc"] == [True] * 3 + [False] * 3
     assert rates.wait_s("d") == 0
-    assert len(rates.due) == 3
+    assert len(rates.full_at) == 3
     assert rates.wait_s("c") > 0
     assert rates.wait_s("a") == 0
 
@@ -437,7 +437,7 @@ def test_a_forwarded_address_is_believed_of_our_proxies_only(peer, forwarded, co
     )
     wire = Wire([b""], client=(peer, 1), headers={"x-forwarded-for": forwarded})
     asyncio.run(middleware(wire.scope, wire.receive, wire.send))
-    assert list(middleware.rates.due) == [counted]
+    assert list(middleware.rates.full_at) == [counted]
 
 
 def test_a_proxy_that_is_no_address_is_refused():

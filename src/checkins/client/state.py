@@ -118,30 +118,26 @@ class StateStore(Protocol):
     def save(self, state: bytes) -> None: ...
 
 
+@dataclass(slots=True)
 class MemoryStore:
     """A state store in memory, for tests and for clients that end with the process."""
 
-    __slots__ = ("_state",)
-
-    def __init__(self) -> None:
-        self._state: bytes | None = None
+    state: bytes | None = None
 
     def load(self) -> bytes | None:
         """Return the last saved state, or None if nothing was saved."""
-        return self._state
+        return self.state
 
     def save(self, state: bytes) -> None:
         """Replace the state."""
-        self._state = state
+        self.state = state
 
 
+@dataclass(frozen=True, slots=True)
 class StateFile:
     """A state store in one file. After a crash it holds the old state or the new one."""
 
-    __slots__ = ("path",)
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    path: Path
 
     def load(self) -> bytes | None:
         """Return the last saved state, or None if nothing was saved."""

@@ -80,7 +80,6 @@ CODE_FIELDS: Mapping[str, re.Pattern[str]] = MappingProxyType(
 """Names in source code. Only this module writes them, because a token may look like a name."""
 
 _EVENT = re.compile(_WORD)
-_LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40}
 _LOGGERS = ("", "uvicorn", "uvicorn.error", "uvicorn.access", "uvicorn.asgi")
 _PACKAGE = str(Path(__file__).resolve().parents[1]) + os.sep
 _LOGGED = "written to the service's log"
@@ -104,7 +103,6 @@ class Log:
     """The destination of log lines. In strict mode a field that does not match raises."""
 
     file: int | None = None  # descriptor of a log file; None means standard error
-    level: int = _LEVELS["info"]
     strict: bool = True
     repeated: dict[tuple[str, ...], tuple[int, int]] = field(default_factory=dict)
     replaced: dict[str, tuple[list[logging.Handler], int, bool]] = field(default_factory=dict)
@@ -144,8 +142,7 @@ class Log:
                 raise InvalidValue("field", key[:40], expected)
             else:
                 written["field"] = key if CODE_FIELDS["field"].fullmatch(key) else "unknown"
-        if _LEVELS[level] >= self.level:
-            self._write_line(_line(level, name, written, unit_s=unit_s))
+        self._write_line(_line(level, name, written, unit_s=unit_s))
 
     def _write_line(self, line: str) -> None:
         """Write a line, or count it as lost.
@@ -243,15 +240,13 @@ def count_lost(lost: Callable[[], None]) -> None:
     _lost = lost
 
 
-def configure(log_file: Path | None, *, level: str = "info", strict: bool = False) -> Log:
+def configure(log_file: Path | None, *, strict: bool = False) -> Log:
     """Send all logs of this process to a file, or to standard error if ``log_file`` is None.
 
     The handlers of the root logger and of uvicorn's loggers are replaced. Closing the returned log
     restores them.
     """
     global _log
-    if level not in _LEVELS:
-        raise InvalidValue("level", level, f"must be one of {', '.join(_LEVELS)}")
     validate.one_of((Path, type(None)), log_file=log_file)
     descriptor = None
     if log_file is not None:
@@ -259,7 +254,7 @@ def configure(log_file: Path | None, *, level: str = "info", strict: bool = Fals
             descriptor = os.open(log_file, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
         except OSError:
             raise InvalidValue("log_file", str(log_file), "must be a writable file") from None
-    log = Log(file=descriptor, level=_LEVELS[level], strict=strict)
+    log = Log(file=descriptor, strict=strict)
     for name in _LOGGERS:
         logger = logging.getLogger(name)
         log.replaced[name] = (list(logger.handlers), logger.level, logger.propagate)

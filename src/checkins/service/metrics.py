@@ -91,7 +91,7 @@ class Metrics:
         self._campaign_budget = newest(
             "campaign_epsilon_budget{campaign}", "epsilon of the population's budget"
         )
-        self._known: dict[tuple[str, str, int], tuple[Counter, Histogram]] = {}
+        self._labelled: dict[tuple[str, str, int], tuple[Counter, Histogram]] = {}
 
     def _add(self, kind: type[Kind], name: str, meaning: str, **options: Any) -> Kind:
         """Create a metric. ``name`` lacks the prefix, and lists the labels in braces."""
@@ -102,13 +102,13 @@ class Metrics:
     def request(self, *, route: str, method: str, status: int, seconds: float) -> None:
         """Record one request; ``route`` is the template of a route, never a path."""
         key = (route, method if method in METHODS else "other", status // 100)
-        known = self._known.get(key)
-        if known is None:
+        labelled = self._labelled.get(key)
+        if labelled is None:
             # Looking up a labelled metric takes longer than counting in it.
             counter = self._requests.labels(route, key[1], f"{key[2]}xx")
-            known = self._known[key] = (counter, self._request_s.labels(route))
-        known[0].inc()
-        known[1].observe(seconds)
+            labelled = self._labelled[key] = (counter, self._request_s.labels(route))
+        labelled[0].inc()
+        labelled[1].observe(seconds)
 
     def refused(self, reason: str) -> None:
         """Count a request that was refused before it reached the app; ``reason`` is fixed."""
@@ -178,7 +178,7 @@ class RequestMetrics:
             return
         status = 500
 
-        async def send_and_note(message: Message) -> None:
+        async def record_status(message: Message) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
@@ -186,7 +186,7 @@ class RequestMetrics:
 
         start = self.clock()
         try:
-            await self.app(scope, receive, send_and_note)
+            await self.app(scope, receive, record_status)
         finally:
             seconds, method = self.clock() - start, scope["method"]
             self.metrics.request(

@@ -250,7 +250,7 @@ def _length_problem(length: bytes, limit: int) -> Problem | None:
 class RequestRates:
     """Token buckets, one per address, with ``burst`` tokens and ``per_s`` new tokens per second.
 
-    ``due`` holds when each bucket is full again, in seconds times ``per_s``. At most ``most``
+    ``full_at`` holds when each bucket is full again, in seconds times ``per_s``. At most ``most``
     addresses are remembered; the least recently used address is dropped first.
     """
 
@@ -258,18 +258,18 @@ class RequestRates:
     burst: int
     most: int = MAX_ADDRESSES
     clock: Callable[[], float] = time.monotonic
-    due: dict[str, float] = field(default_factory=dict)
+    full_at: dict[str, float] = field(default_factory=dict)
 
     def wait_s(self, address: str) -> float:
         """Count a request and return 0, or return how many seconds the client must wait."""
         if self.per_s == 0:
             return 0.0
         now = self.clock() * self.per_s
-        due = max(self.due.pop(address, now), now)
-        late = due + 1.0 - now - self.burst
-        self.due[address] = due if late > 0 else due + 1.0
-        if len(self.due) > self.most:
-            del self.due[next(iter(self.due))]
+        full_at = max(self.full_at.pop(address, now), now)
+        late = full_at + 1.0 - now - self.burst
+        self.full_at[address] = full_at if late > 0 else full_at + 1.0
+        if len(self.full_at) > self.most:
+            del self.full_at[next(iter(self.full_at))]
         return max(0.0, late / self.per_s)
 
 

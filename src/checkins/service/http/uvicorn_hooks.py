@@ -38,7 +38,7 @@ from checkins.service.settings import Limits
 
 HTTP_VERSIONS = ("1.0", "1.1")
 _HEAD, _LENGTH = b"HTTP/1.", b"\r\ncontent-length: "
-_LEAST_RATE = 1024  # bytes per second that a client must read
+_MIN_RATE = 1024  # bytes per second that a client must read
 _FRAMING = 9  # size of a chunk with one byte of body, its framing included
 
 
@@ -113,7 +113,7 @@ def limited_protocol(
             super().__init__(*args, **kwargs)
             self.address: str | None = None  # None if the connection is not admitted
             self.in_head = False
-            self.heard = False
+            self.any_received = False
             self.head_too_long = False
             self.idle_bytes = 0  # bytes since the last head that belong to no body
             self.cycles: deque[RequestResponseCycle] = deque()  # requests being answered
@@ -126,13 +126,13 @@ def limited_protocol(
             if not counts.admit(address):
                 report_refused("too-many-connections")
                 self.transport = transport
-                self._end(b"503 Service Unavailable", b"retry-after: 5\r\n")
+                self._close_with(b"503 Service Unavailable", b"retry-after: 5\r\n")
                 return
             self.address = address
             report_open(counts.total)
             self.joining = JoiningTransport(transport)
             super().connection_made(cast(asyncio.Transport, self.joining))
-            self._expect_head()
+            self._start_head_timer()
 
         def connection_lost(self, exc: Exception | None) -> None:
             self.head_timer = _cancelled(self.head_timer)
@@ -150,7 +150,7 @@ def limited_protocol(
         def data_received(self, data: bytes) -> None:
             if self.transport.is_closing() or self.address is None:
                 return
-            self.heard = True
+            self.any_received = True
             start = 0
             while start < len(data):
                 # Parse at most as many bytes as a head may still have.
@@ -167,7 +167,7 @@ def limited_protocol(
             if self.head_timer is None and (self.in_head or not self._answering()):
                 # These bytes may begin no head, or belong to a body that nobody reads any more. The
                 # timer is needed even then, because uvicorn has stopped its keep-alive timer.
-                self._expect_head()
+                self._start_head_timer()
 
         def on_message_begin(self) -> None:
             self.in_head = True
@@ -211,7 +211,7 @@ def limited_protocol(
         def pause_writing(self) -> None:
             super().pause_writing()
             if self.answer_timer is None:
-                self._expect_taken()
+                self._watch_reading()
 
         def resume_writing(self) -> None:
             self.answer_timer = _cancelled(self.answer_timer)
@@ -228,38 +228,38 @@ def limited_protocol(
 
         def _refuse_head(self) -> None:
             report_refused("long-head")
-            self._end(b"431 Request Header Fields Too Large")
+            self._close_with(b"431 Request Header Fields Too Large")
 
-        def _expect_head(self) -> None:
-            self.head_timer = self.loop.call_later(limits.head_s, self._head_late)
+        def _start_head_timer(self) -> None:
+            self.head_timer = self.loop.call_later(limits.head_s, self._head_timed_out)
 
-        def _head_late(self) -> None:
+        def _head_timed_out(self) -> None:
             self.head_timer = None
             if self.transport.is_closing():
                 return
             if self._answering():  # a pipelined head: this server may have paused reading
-                self._expect_head()
+                self._start_head_timer()
                 return
             report_refused("slow-head")
-            if self.heard:
-                self._end(b"408 Request Timeout")
+            if self.any_received:
+                self._close_with(b"408 Request Timeout")
             else:
                 self.transport.close()
 
-        def _expect_taken(self) -> None:
-            left = self.transport.get_write_buffer_size()
-            self.answer_timer = self.loop.call_later(limits.answer_s, self._taken_late, left)
+        def _watch_reading(self) -> None:
+            unread = self.transport.get_write_buffer_size()
+            self.answer_timer = self.loop.call_later(limits.answer_s, self._check_reading, unread)
 
-        def _taken_late(self, left_then: int) -> None:
-            taken = left_then - self.transport.get_write_buffer_size()
-            if taken >= _LEAST_RATE * limits.answer_s:
-                self._expect_taken()
+        def _check_reading(self, unread_before: int) -> None:
+            read = unread_before - self.transport.get_write_buffer_size()
+            if read >= _MIN_RATE * limits.answer_s:
+                self._watch_reading()
                 return
             self.answer_timer = None
             report_refused("slow-reader")
             self.transport.abort()
 
-        def _end(self, status: bytes, headers: bytes = b"") -> None:
+        def _close_with(self, status: bytes, headers: bytes = b"") -> None:
             if not self._answering():
                 self.transport.write(
                     b"HTTP/1.1 " + status + b"\r\n" + headers

@@ -283,8 +283,8 @@ async def plan(request: Request) -> Response:
     except InvalidValue as error:
         if error.name not in {*DEVICES, *SERVER} or error.name in request.query_params:
             raise
-        told = f"{error.name} = {error.value} (the default): {error.expected}"
-        raise Problem("invalid", told) from error
+        detail = f"{error.name} = {error.value} (the default): {error.expected}"
+        raise Problem("invalid", detail) from error
     finally:
         for task in (work, *others):
             task.cancel()
