@@ -16,8 +16,8 @@ from tests.soak import SOAK
 from tests.support.campaigns import Plan
 from tests.support.postgres import Postgres
 
-SLOTS, KILLS, UP_S = (10_000, 200, 2.0) if SOAK else (120, 8, 0.5)
-"""120 slots are enough for eight kills: each takes about a second, and a slot a tenth of one."""
+SLOTS, KILLS, UP_S = (10_000, 200, 2.0) if SOAK else (60, 8, 0.3)
+"""Sixty slots are enough for eight kills: each takes about a second, and a slot a fifth of one."""
 TIMES_WORKERS = 1 if SOAK else 2
 """How many times as many slots there are where several workers start, which takes longer."""
 CLIENTS_A_SLOT = 2.5
@@ -30,7 +30,8 @@ def plan(start_s: float, slower: float, *, workers: int = 1) -> Plan:
 
     In the long form all kills fit too; in the short form a slow machine sees fewer of them.
     """
-    slot_s = slower * min(0.25, max(0.1, 0.06 * start_s * (1.0 if workers == 1 else 1.5)))
+    least_s = 0.1 if SOAK else 0.2 if workers == 1 else 0.25
+    slot_s = slower * min(0.25, max(least_s, 0.06 * start_s * (1.0 if workers == 1 else 1.5)))
     if SOAK:
         start_s *= 1.0 if workers == 1 else 1.5
         slot_s = max(slot_s, KILLS * (1.6 * start_s + 1.5 * UP_S) / SLOTS)

@@ -28,7 +28,7 @@ from tests.support.journal import Note, read
 from tests.support.proxy import Proxy, Seen
 from tests.support.waiting import PATIENCE_S, wait_until
 
-SLOTS = 24
+SLOTS = 15
 ABOUT_CLIENTS = ("tokens", "check_ins", "enrolments")
 """Tables that hold anything of clients while a run lasts."""
 
