@@ -398,7 +398,7 @@ MUTANTS = (
         (
             Change(
                 "service/store/participants.py",
-                "            .limit(at_once)\n",
+                "            .limit(batch_size)\n",
                 "            .limit(10**9)\n",
             ),
         ),

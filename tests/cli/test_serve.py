@@ -204,14 +204,14 @@ def test_now_is_not_past_when_the_certificate_is_computed(
     serve, file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Pricing takes longer than the two seconds that ``now`` leaves, for examples/patients.toml."""
-    made = opening._Prepared.of
+    made = opening._PreparedRun.of
 
     def slow(*given: Any) -> Any:
         prepared = made(*given)
         time.sleep(2.5)
         return prepared
 
-    monkeypatch.setattr(opening._Prepared, "of", slow)
+    monkeypatch.setattr(opening._PreparedRun, "of", slow)
     outcome, _ = serve(file, "--start", "now")
     assert (outcome.code, logged(outcome.err)) == (0, ["opened"])
 

@@ -123,9 +123,9 @@ def test_a_run_that_is_watched_is_told_that_it_holds(tmp_path: Path) -> None:
         await it.open(slots=4)
         clocks = Clocks(it.clock.now)
         clocks.give(it.runner.database)
-        from checkins.service.runs.event_stream import _events
+        from checkins.service.runs.event_stream import events
 
-        heard = _events(it.live_run, it.runner)
+        heard = events(it.live_run, it.runner)
         assert '"holding": null' in (await anext(heard)).decode()
         await anext(heard)  # the release so far
         clocks.set(-HOUR)

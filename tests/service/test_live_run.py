@@ -146,11 +146,11 @@ def test_everyone_who_waits_is_woken_by_a_change(house: House) -> None:
 
     async def main() -> None:
         live_run = live_run_at(house, spec)
-        waiters = [asyncio.create_task(live_run.wait_for_change(most_s=60)) for _ in range(100)]
+        waiters = [asyncio.create_task(live_run.wait_for_change(timeout_s=60)) for _ in range(100)]
         await asyncio.sleep(0)
         live_run.wake()
         assert await asyncio.gather(*waiters) == [True] * 100
-        assert await live_run.wait_for_change(most_s=0.001) is False
+        assert await live_run.wait_for_change(timeout_s=0.001) is False
 
     asyncio.run(main())
 

@@ -93,14 +93,16 @@ async def ask(request: Request) -> Response:
     """The response comes when the choice is made, or after `wait` seconds with the outcome
     `waiting`. The choice is durable before any client learns of it."""
     live_run, runner = await live_run_of(request), runner_of(request)
-    most_s = min(number_of(request, "wait"), runner.settings.limits.waiting_s)
+    timeout_s = min(number_of(request, "wait"), runner.settings.limits.waiting_s)
     receipt = request.path_params["receipt"]
     if not re.fullmatch(RECEIPT, receipt):
         raise client_requests.unknown_receipt()
     slot = await client_requests.slot_of(runner, live_run, receipt)
     outcome = live_run.outcome(slot, receipt)
     if outcome == "waiting":
-        waiting = client_requests.wait_for_outcome(runner, live_run, slot, receipt, most_s=most_s)
+        waiting = client_requests.wait_for_outcome(
+            runner, live_run, slot, receipt, timeout_s=timeout_s
+        )
         outcome = await unless_disconnected(request, waiting)
     if outcome is None:
         raise client_requests.unknown_receipt()

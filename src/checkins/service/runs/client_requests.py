@@ -77,21 +77,21 @@ async def slot_of(runner: Runner, live_run: LiveRun, receipt: str) -> int:
 
 
 async def wait_for_outcome(
-    runner: Runner, live_run: LiveRun, slot: int, receipt: str, *, most_s: float
+    runner: Runner, live_run: LiveRun, slot: int, receipt: str, *, timeout_s: float
 ) -> OutcomeName | None:
-    """Return the outcome of a check-in once it is known, or ``waiting`` after ``most_s`` seconds.
+    """Return the outcome of a check-in once it is known, or None if the slot is over.
 
-    Return None if the slot is over.
+    If it is not known after ``timeout_s`` seconds, return ``waiting``.
     """
     outcome = live_run.outcome(slot, receipt)
     if outcome != "waiting":
         return outcome
     loop = asyncio.get_running_loop()
-    until = loop.time() + most_s
+    until = loop.time() + timeout_s
     with runner.metrics.waiters.track_inprogress():
         while outcome == "waiting" and not runner.stopping.is_set():
             left = until - loop.time()
-            if left <= 0.0 or not await live_run.wait_for_change(most_s=left):
+            if left <= 0.0 or not await live_run.wait_for_change(timeout_s=left):
                 break
             outcome = live_run.outcome(slot, receipt)
     return outcome
@@ -102,7 +102,7 @@ async def model(runner: Runner, live_run: LiveRun, slot: int, receipt: str) -> b
 
     Raise ``refused`` if the receipt was not chosen in this slot.
     """
-    if await wait_for_outcome(runner, live_run, slot, receipt, most_s=EARLY_S) != "chosen":
+    if await wait_for_outcome(runner, live_run, slot, receipt, timeout_s=EARLY_S) != "chosen":
         raise Problem("refused", "this receipt was not chosen in this slot")
     return cached_model(live_run, live_run.snapshot)
 
@@ -146,7 +146,7 @@ async def _until_begun(live_run: LiveRun, runner: Runner, slot: int) -> None:
     until = loop.time() + EARLY_S + live_run.spec.times.choose_s
     while live_run.is_early(slot) and not runner.stopping.is_set():
         left = until - loop.time()
-        if left <= 0.0 or not await live_run.wait_for_change(most_s=left):
+        if left <= 0.0 or not await live_run.wait_for_change(timeout_s=left):
             raise Problem("busy", "the slot before is not closed yet", retry_after=1)
     # Wait for the fixed time of the release, because the time that it takes to close the previous
     # slot may depend on who was in it.

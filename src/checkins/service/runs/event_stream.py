@@ -17,24 +17,19 @@ KEEP_ALIVE_S = 15.0  # seconds without an event after which a comment is sent
 
 async def events(live_run: LiveRun, runner: Runner) -> AsyncIterator[bytes]:
     """Yield the server-sent events of a run until the service stops, and count the listener."""
+    listener = _Listener(live_run, runner)
     runner.listeners += 1
     try:
         with runner.metrics.waiters.track_inprogress():
-            async for event in _events(live_run, runner):
-                yield event
+            while not runner.stopping.is_set():
+                new = await listener.new_events()
+                for event in new:
+                    yield event
+                # No other task runs between an empty ``new`` and waiting for a change.
+                if not new and not await live_run.wait_for_change(timeout_s=KEEP_ALIVE_S):
+                    yield b": still here\n\n"
     finally:
         runner.listeners -= 1
-
-
-async def _events(live_run: LiveRun, runner: Runner) -> AsyncIterator[bytes]:
-    listener = _Listener(live_run, runner)
-    while not runner.stopping.is_set():
-        events = await listener.news()
-        for event in events:
-            yield event
-        # No other task runs between finding no news and waiting for a change.
-        if not events and not await live_run.wait_for_change(most_s=KEEP_ALIVE_S):
-            yield b": still here\n\n"
 
 
 class _Listener:
@@ -49,17 +44,17 @@ class _Listener:
         self._entries = live_run.public.ledger.entries
         self._points = len(live_run.public_curve)
 
-    async def news(self) -> list[bytes]:
+    async def new_events(self) -> list[bytes]:
         """Return the events that have not been sent yet, in order."""
-        live_run, public, sent = self._live_run, self._live_run.public, []
+        live_run, public, new = self._live_run, self._live_run.public, []
         now = public.state.closed
         status = {"status": live_run.status, "holding": self._runner.clock_watch.holding}
         if status != self._status:
             self._status = status
-            sent.append(_event("status", now, {**status, "next": live_run.next_run}))
+            new.append(_event("status", now, {**status, "next": live_run.next_run}))
         if now > self._slots:
             for release in await self._releases(public):
-                sent.append(_event("release", release["slot"], release))
+                new.append(_event("release", release["slot"], release))
                 self._state = {name: value for name, value in release.items() if name != "slot"}
             self._entries += now - self._slots
             self._slots = now
@@ -67,11 +62,11 @@ class _Listener:
             state = cached_responses.state(live_run)
             if state != self._state:
                 self._state = state
-                sent.append(_event("state", now, state))
+                new.append(_event("state", now, state))
         for slots, metrics in live_run.public_curve[self._points :]:
             self._points += 1
-            sent.append(_event("curve", now, {"slots": slots, "metrics": metrics}))
-        return sent
+            new.append(_event("curve", now, {"slots": slots, "metrics": metrics}))
+        return new
 
     async def _releases(self, public: RunSnapshot) -> list[ReleaseEvent]:
         """Return all releases after the last release that was sent.

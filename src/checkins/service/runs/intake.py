@@ -107,9 +107,9 @@ def take_reports(
     answers: list[ProtocolViolation | None] = []
     with database.shared(spec.id) as connection:
         state = run_state.load_state(connection, spec.id)
-        found = participants.lock_check_ins(connection, spec.id, wanted)
+        stored_rows = participants.lock_check_ins(connection, spec.id, wanted)
         for message in messages:
-            row = found.get(message.receipt)
+            row = stored_rows.get(message.receipt)
             stored = new.get(message.receipt) or (None if row is None else row.report)
             server = _server(
                 spec,

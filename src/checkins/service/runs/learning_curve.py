@@ -41,18 +41,18 @@ class Holdout:
 
     def measure(self, model: NDArray[np.float64]) -> dict[str, float]:
         """Return loss, accuracy and, for two classes, AUC, without metrics that are not finite."""
-        found: dict[str, float] = {}
+        measured: dict[str, float] = {}
         features, labels = self._data.holdout_features, self._data.holdout_labels
         with np.errstate(all="ignore"):
             try:
                 scores: Any = self._model.scores(model.astype(np.float32), features)
-                found["loss"] = metrics.mean_loss(scores, labels)
-                found["accuracy"] = metrics.accuracy(scores, labels)
+                measured["loss"] = metrics.mean_loss(scores, labels)
+                measured["accuracy"] = metrics.accuracy(scores, labels)
                 if self._data.classes == 2:
-                    found["auc"] = metrics.auc(scores, labels)
+                    measured["auc"] = metrics.auc(scores, labels)
             except CheckinsError:
                 return {}  # a model that has diverged has no metrics
-        return {name: value for name, value in found.items() if math.isfinite(value)}
+        return {name: value for name, value in measured.items() if math.isfinite(value)}
 
 
 class Measurements:
@@ -78,10 +78,10 @@ class Measurements:
         if spec.seal not in self._holdouts and task is not None:
             self._holdouts[spec.seal] = Holdout.of(task, folder=self._folder)
         holdout = self._holdouts.get(spec.seal)
-        found = None if holdout is None else holdout.measure(snapshot.learner.model)
-        if found:
+        measured = None if holdout is None else holdout.measure(snapshot.learner.model)
+        if measured:
             slots = snapshot.state.closed
-            run_state.add_curve_point(self._database, spec.id, slots=slots, metrics=found)
+            run_state.add_curve_point(self._database, spec.id, slots=slots, metrics=measured)
 
 
 def is_due(spec: RunSpec, snapshot: RunSnapshot, curve: Curve) -> bool:

@@ -110,10 +110,10 @@ class LiveRun:
         self._change.set()
         self._change = asyncio.Event()
 
-    async def wait_for_change(self, *, most_s: float) -> bool:
-        """Wait for a change of the run. Return False if none comes within ``most_s`` seconds."""
+    async def wait_for_change(self, *, timeout_s: float) -> bool:
+        """Wait for a change of the run. Return False if none comes within ``timeout_s`` seconds."""
         try:
-            async with asyncio.timeout(most_s):
+            async with asyncio.timeout(timeout_s):
                 await self._change.wait()
         except TimeoutError:
             return False

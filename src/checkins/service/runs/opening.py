@@ -90,20 +90,21 @@ def open_run(
                 f"campaign {running.campaign.name!r} is open on this population"
                 " and must be over first: campaigns on the same people come one after another"
             )
-        mine = [run for run in ledger.closed if run.seal == seal]
-        stopped = bool(mine) and mine[-1].slots_closed < campaign.design.slots
-        if stopped or len(mine) == campaign.repeats:
-            return _stored_spec(database, run_id(seal, len(mine)))  # the campaign is over
+        own_runs = [run for run in ledger.closed if run.seal == seal]
+        stopped = bool(own_runs) and own_runs[-1].slots_closed < campaign.design.slots
+        if stopped or len(own_runs) == campaign.repeats:
+            return _stored_spec(database, run_id(seal, len(own_runs)))  # the campaign is over
         if incomplete:
             expected = "had campaigns that were lost with a store, so its privacy loss is unknown"
             raise InvalidValue("population_id", campaign.population_id, expected)
-        number = 1 + len(mine)
+        number = 1 + len(own_runs)
         try:
-            prepared = _Prepared.of(campaign, number, ledger, folder).starting(start(campaign))
+            prepared = _PreparedRun.of(campaign, number, ledger, folder)
         except _Unaffordable:
-            if not mine:
+            if not own_runs:
                 raise
-            return _stored_spec(database, run_id(seal, len(mine)))  # the budget is used up
+            return _stored_spec(database, run_id(seal, len(own_runs)))  # the budget is used up
+        prepared = prepared.with_start_of(start(campaign))
         _check_time(database, prepared.spec)
         if prepared.commit(database, ledger):
             spec = prepared.spec
@@ -148,15 +149,15 @@ def _stored_spec(database: Database, run: str) -> RunSpec:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Prepared:
+class _PreparedRun:
     """The result of the slow part of opening a run, which comes before the transaction."""
 
     spec: RunSpec
     certificate: Mapping[str, Any]
-    first: Model
+    first_model: Model
 
     @classmethod
-    def of(cls, campaign: Campaign, number: int, ledger: Ledger, folder: Path) -> _Prepared:
+    def of(cls, campaign: Campaign, number: int, ledger: Ledger, folder: Path) -> _PreparedRun:
         if campaign.task is None:
             raise InvalidValue("campaign", campaign.name, "needs a [task]")
         model = model_of(campaign.task, folder=folder)
@@ -174,8 +175,8 @@ class _Prepared:
         require_memory(spec)
         return cls(spec, certificate, model.start(INITIAL_WEIGHTS_SEED))
 
-    def starting(self, campaign: Campaign) -> _Prepared:
-        """Return the same for ``campaign``, which differs only in its start and so in its seal."""
+    def with_start_of(self, campaign: Campaign) -> _PreparedRun:
+        """Return this run for ``campaign``, which differs only in its start and so in its seal."""
         spec = self.spec
         if campaign.seal == spec.seal:
             return self
@@ -207,7 +208,7 @@ class _Prepared:
         update = self.spec.rules.update
         before = ledger.closed[-1] if ledger.closed else None
         if before is None or before.seal != self.spec.seal:
-            return update.start(self.first)
+            return update.start(self.first_model)
         last = run_state.load_learner(connection, run_id(before.seal, before.number))
         return update.start(last.model, last.velocity)
 
@@ -236,8 +237,8 @@ class OpeningQueue:
             async with asyncio.timeout(self._within_s):
                 return await asyncio.shield(future)
         except TimeoutError:
-            words = "the certificate is still being computed: post the campaign again"
-            raise Problem("busy", words, retry_after=5) from None
+            detail = "the certificate is still being computed: post the campaign again"
+            raise Problem("busy", detail, retry_after=5) from None
 
     def _count_down(self) -> None:
         self._waiting -= 1

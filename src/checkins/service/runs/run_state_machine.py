@@ -8,7 +8,7 @@ transitions, and this module loads and saves their state.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -126,15 +126,12 @@ def _with_reports(connection: Connection, spec: RunSpec, slot: Slot) -> Slot:
     A dummy report, drawn by the server, replaces each report that was not durable in time
     (invariant 6). Only one batch is in memory at a time (``memory_limits.needed_bytes``).
     """
-    at_once = reports_per_batch(spec.dimension)
-
-    def reports() -> Iterator[tuple[str, Report]]:
-        for receipt, stored in participants.chosen_reports(connection, spec.id, at_once=at_once):
-            yield receipt, stored_report(stored, spec)
-
-    slot = slots.add_reports(slot, reports())
-    while slot.missing > at_once:
-        slot = slots.add_dummies(slot, randomness.some_dummies(at_once, spec.sampler))
+    batch_size = reports_per_batch(spec.dimension)
+    stored = participants.chosen_reports(connection, spec.id, batch_size=batch_size)
+    reports = ((receipt, stored_report(units, spec)) for receipt, units in stored)
+    slot = slots.add_reports(slot, reports)
+    while slot.missing > batch_size:
+        slot = slots.add_dummies(slot, randomness.some_dummies(batch_size, spec.sampler))
     return slot
 
 

@@ -289,7 +289,7 @@ def is_unavailable(error: DBAPIError) -> bool:
     if state is not None or not isinstance(error, OperationalError):
         return False
     # If no connection was made, libpq gives a text and no SQLSTATE.
-    return not any(words in str(error.orig) for words in _LOGIN_REFUSED)
+    return not any(part in str(error.orig) for part in _LOGIN_REFUSED)
 
 
 def _durable(connection: Any, record: object) -> None:

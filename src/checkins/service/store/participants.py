@@ -200,9 +200,9 @@ def save_choice(connection: Connection, run: str, chosen: Sequence[str], *, wait
 
 
 def chosen_reports(
-    connection: Connection, run: str, *, at_once: int
+    connection: Connection, run: str, *, batch_size: int
 ) -> Iterator[tuple[str, bytes]]:
-    """Yield the receipt and the report of each chosen client, read ``at_once`` at a time."""
+    """Yield the receipt and the report of each chosen client, read ``batch_size`` at a time."""
     c, last = check_ins.c, ""
     while True:
         rows = connection.execute(
@@ -210,7 +210,7 @@ def chosen_reports(
             .where(c.run == run, c.receipt > last)
             .where(c.chosen, c.report.is_not(None))
             .order_by(c.receipt)
-            .limit(at_once)
+            .limit(batch_size)
         ).all()
         if not rows:
             return

@@ -55,7 +55,7 @@ class StoreProgress:
 
     def unknown_to(self, store: StoreProgress) -> list[str]:
         """Return the populations of which ``store`` has fewer runs than this progress."""
-        return sorted(one for one, runs in self.runs.items() if store.runs.get(one, 0) < runs)
+        return sorted(name for name, runs in self.runs.items() if store.runs.get(name, 0) < runs)
 
 
 class RollbackGuard:

@@ -158,14 +158,14 @@ def migrate(database: Database) -> None:
 
     config = Config()
     config.set_main_option("script_location", str(SCRIPTS).replace("%", "%%"))
-    newest = ScriptDirectory.from_config(config)
-    known = {script.revision for script in newest.walk_revisions()}
+    scripts = ScriptDirectory.from_config(config)
+    known = {script.revision for script in scripts.walk_revisions()}
     with database.exclusive("migrations") as connection:
-        found = MigrationContext.configure(connection).get_current_revision()
-        if found is not None and found not in known:
+        revision = MigrationContext.configure(connection).get_current_revision()
+        if revision is not None and revision not in known:
             expected = "was written by a newer version of checkins: use that version"
-            raise InvalidValue("store", found, expected)
-        if found == newest.get_current_head():
+            raise InvalidValue("store", revision, expected)
+        if revision == scripts.get_current_head():
             return
         config.attributes["connection"] = connection
         command.upgrade(config, "head")
@@ -175,5 +175,5 @@ def _is_newest(database: Database) -> bool:
     with database.reading() as connection:
         if not inspect(connection).has_table("alembic_version"):
             return False
-        found = connection.execute(text("SELECT version_num FROM alembic_version")).scalars()
-        return list(found) == [NEWEST]
+        revisions = connection.execute(text("SELECT version_num FROM alembic_version")).scalars()
+        return list(revisions) == [NEWEST]

@@ -133,8 +133,8 @@ class Planner:
 
     async def _serve(self, job: _Job) -> None:
         try:
-            line = await self._ask(job)
-            body = None if line is None else _read(line)
+            line = await self._computed_line(job)
+            body = None if line is None else _plan_in(line)
         except (InvalidValue, Problem) as error:
             self._refuse(job, error)
             return
@@ -152,7 +152,7 @@ class Planner:
         if not job.answer.done():
             job.answer.set_result(body)
 
-    async def _ask(self, job: _Job) -> bytes | None:
+    async def _computed_line(self, job: _Job) -> bytes | None:
         """Return the line that the process wrote.
 
         Return None if the computation was interrupted because no request waits for it any more.
@@ -166,10 +166,10 @@ class Planner:
         process.stdin.write(f"{job.key}\n".encode())
         await process.stdin.drain()
         reading = asyncio.ensure_future(process.stdout.readline())
-        gone = asyncio.ensure_future(job.abandoned.wait())
+        abandoned = asyncio.ensure_future(job.abandoned.wait())
         try:
             await asyncio.wait(
-                {reading, gone}, timeout=self.limit_s, return_when=asyncio.FIRST_COMPLETED
+                {reading, abandoned}, timeout=self.limit_s, return_when=asyncio.FIRST_COMPLETED
             )
             if not reading.done():
                 await _interrupt(process, reading)
@@ -179,9 +179,9 @@ class Planner:
                 self._refuse_if_wanted(job)
                 return None
         finally:
-            for task in (reading, gone):
+            for task in (reading, abandoned):
                 task.cancel()
-            await asyncio.gather(reading, gone, return_exceptions=True)
+            await asyncio.gather(reading, abandoned, return_exceptions=True)
         died = reading.done() and not reading.cancelled()
         await self._end_process()
         if died and not job.abandoned.is_set():
@@ -191,8 +191,8 @@ class Planner:
 
     def _refuse_if_wanted(self, job: _Job) -> None:
         if not job.abandoned.is_set():
-            words = "this plan takes too long here: run `checkins plan` instead"
-            raise Problem("busy", words, retry_after=60)
+            detail = "this plan takes too long here: run `checkins plan` instead"
+            raise Problem("busy", detail, retry_after=60)
 
     async def _running_process(self) -> asyncio.subprocess.Process:
         if self._process is not None and self._process.returncode is not None:
@@ -239,7 +239,7 @@ async def _interrupt(process: asyncio.subprocess.Process, reading: asyncio.Futur
             return
 
 
-def _read(line: bytes) -> bytes:
+def _plan_in(line: bytes) -> bytes:
     """Return the plan in a line of the process, or raise the error that the line reports."""
     if line.startswith(b'{"plan": '):
         return line.strip()[len(b'{"plan": ') : -1]

@@ -31,8 +31,8 @@ class _Interrupted(BaseException):
     """
 
 
-class _Work:
-    """Reads one question per line and writes one answer per line."""
+class _Worker:
+    """Answers questions one after another. A signal interrupts the plan that is being computed."""
 
     def __init__(self) -> None:
         self.busy = False
@@ -77,25 +77,22 @@ def _question(plain: Question) -> Any:
     from checkins.accounting import Adjacency, NoiseAt, Population, Protocol
     from checkins.campaign import RandomizerKind
 
-    words = {"protocol": Protocol, "noise_at": NoiseAt, "randomizer": RandomizerKind}
-    fixed: dict[str, Any] = {
-        name: words[name](value) if name in words else value
-        for name, value in plain["fixed"].items()
-    }
-    known = {"dimension": plain["dimension"]} if "task" not in plain else _known(plain["task"])
+    enums: Any = {"protocol": Protocol, "noise_at": NoiseAt, "randomizer": RandomizerKind}
+    fixed = {name: enums.get(name, lambda v: v)(value) for name, value in plain["fixed"].items()}
+    task = _task_arguments(plain["task"]) if "task" in plain else {"dimension": plain["dimension"]}
     return planning.Question(
         Population(*plain["population"]),
         plain["epsilon"],
         plain["delta"],
         Adjacency(plain["adjacency"]),
-        **known,
+        **task,
         devices=planning.Devices(**plain["devices"]),
         server=planning.Server(**plain["server"]),
         fixed=planning.Constraints(**fixed),
     )
 
 
-def _known(name: str) -> dict[str, Any]:
+def _task_arguments(name: str) -> dict[str, Any]:
     """Return the arguments of a question that a built-in task determines."""
     from checkins.campaign import parse_campaign
     from checkins.campaign.templates import Template, template_text
@@ -115,13 +112,13 @@ def _known(name: str) -> dict[str, Any]:
 def main() -> None:
     """Answer questions until standard input closes."""
     os.nice(10)
-    work = _Work()
-    signal.signal(INTERRUPT, work.interrupt)
-    signal.signal(signal.SIGPROF, work.interrupt)
+    worker = _Worker()
+    signal.signal(INTERRUPT, worker.interrupt)
+    signal.signal(signal.SIGPROF, worker.interrupt)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # on Ctrl-C the parent ends this process
     import checkins.planning  # noqa: F401  # so that the first question need not wait
 
-    work.run(sys.stdin, sys.stdout)
+    worker.run(sys.stdin, sys.stdout)
 
 
 if __name__ == "__main__":
