@@ -69,7 +69,7 @@ def test_utility_is_measured_printed_and_plotted(checkins, tmp_path: Path) -> No
     *told, picture = outcome.out.splitlines()
     assert picture == f"Plot: {tmp_path / 'utility.png'}"
     assert all(len(line) <= 80 for line in told)
-    assert "measurements lie under their bounds" in outcome.out
+    assert "measured risks are below their bounds" in outcome.out
     for word in ("absolute", "squared", "logistic", "fixed", "averaged", "smooth", "epsilon"):
         assert word in outcome.out
     content = (tmp_path / "utility.png").read_bytes()
@@ -105,7 +105,7 @@ def test_a_measurement_above_its_bound_fails_the_command(checkins, monkeypatch) 
     monkeypatch.setattr(utility_sweep, "sweep", spoiled)
     outcome = checkins("paper", "utility", *SHORT)
     assert outcome.code == 1
-    assert "1 of 127 measurements do NOT lie under their bounds" in outcome.out
+    assert "1 of 127 measured risks are NOT below their bounds" in outcome.out
     outcome = checkins("paper", "utility", *SHORT, "--json")
     assert outcome.code == 1
     assert json.loads(outcome.out)["holds"] is False

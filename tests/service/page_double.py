@@ -50,7 +50,7 @@ CERTIFICATE = {
         {
             "method": "exact",
             "epsilon": 2.6237897294840318,
-            "note": "needs no knowledge of the number of clients or of the model",
+            "note": "holds for any number of clients and any model",
             "proves": True,
         },
         {

@@ -145,7 +145,7 @@ def certificate() -> Certificate:
             Alternative(
                 "exact",
                 2.6237897294840318,
-                "needs no knowledge of the number of clients or of the model",
+                "holds for any number of clients and any model",
                 True,
             ),
             Alternative(

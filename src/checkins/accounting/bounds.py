@@ -148,10 +148,10 @@ def _of_one_campaign(design: Design, adjacency: Adjacency, delta: float) -> Iter
         if not is_attained:
             lower = _attained_lower(design, adjacency, delta)
             found = replace(found, lower=min(lower, found.upper))
-        needs = "no knowledge of the number of clients or of the model"
+        note = "holds for any number of clients and any model"
         if design.protocol is Protocol.AVERAGED:
-            needs = "the number of clients that contribute"
-        yield Bound("exact", found, f"needs {needs}")
+            note = "needs the number of clients that contribute"
+        yield Bound("exact", found, note)
         bounded = campaign_divergence.with_population(design, adjacency, delta=delta)
         if bounded is not None and design.population is not None:
             note = f"needs the assumption that at most {design.population.most:,} clients exist"
@@ -172,11 +172,13 @@ def _published(mechanism: Campaigns, delta: float) -> Iterator[Bound]:
     designs, campaigns = mechanism.designs, mechanism.campaigns
     if all(map(paper_covers, designs)):
         paper = composed_paper_epsilon(designs, campaigns=campaigns, delta=delta)
-        note = "as published" if mechanism.is_one_campaign else "as published, composed by [KOV17]"
+        note = "bound of the paper" if mechanism.is_one_campaign else "bounds composed by [KOV17]"
         yield Bound("paper", Interval(0.0, paper), note)
     if len(designs) == 1:
         bare = _no_amplification(designs[0], mechanism.adjacency, campaigns=campaigns, delta=delta)
-        yield Bound("no-amplification", Interval(0.0, bare), "holds even if the slot is known")
+        yield Bound(
+            "no-amplification", Interval(0.0, bare), "holds even if the adversary knows the slot"
+        )
 
 
 def _attained_lower(

@@ -37,7 +37,7 @@ COLOURS = (BLUE, ORANGE, GREEN, PURPLE)
 def table1_parts(rows: Sequence[TableRow], setting: Mapping[str, float]) -> list[RenderableType]:
     """Return Table 1 with its setting."""
     local_epsilon = setting["local_epsilon"]
-    table = plain_table("source", "order", "epsilon", "by", right=("epsilon",))
+    table = plain_table("source", "order", "epsilon", "proved by", right=("epsilon",))
     for row in rows:
         vacuous = row.epsilon > local_epsilon
         table.add_row(
@@ -50,7 +50,7 @@ def table1_parts(rows: Sequence[TableRow], setting: Mapping[str, float]) -> list
         ),
         table,
         Text(
-            f"*: vacuous, because {local_epsilon:g} holds without amplification."
+            f"*: vacuous, because epsilon <= {local_epsilon:g} without amplification."
             " Epsilon is rounded up.",
             style="dim",
         ),
@@ -78,7 +78,8 @@ def figure2_parts(curves: Sequence[Curve], setting: Mapping[str, float]) -> list
         ),
         table,
         Text(
-            "*: vacuous, because E holds without amplification. Epsilon is rounded up.", style="dim"
+            "*: vacuous, because epsilon <= E without amplification. Epsilon is rounded up.",
+            style="dim",
         ),
     ]
 
@@ -101,7 +102,11 @@ def theorems_parts(rows: Sequence[SheetRow], setting: Mapping[str, float]) -> li
     return [
         f"Every statement of the paper, replace-one, at {where}.",
         table,
-        *listed("Refused: the preconditions do not hold", refusals, numbered=True),
+        *listed(
+            "Refused, because the preconditions of the statement do not hold",
+            refusals,
+            numbered=True,
+        ),
         Text("Values are rounded to nearest, so they are examples and not bounds.", style="dim"),
     ]
 

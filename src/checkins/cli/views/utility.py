@@ -39,28 +39,28 @@ def utility_parts(found: UtilitySweep) -> list[RenderableType]:
         ),
         _ladder_table(found.ladders),
         Text(
-            f"at most: upper limit of the {CONFIDENCE:.1%} confidence interval of the mean"
-            " (Student's t). bound: proved bound on the expected risk. *: the bound is vacuous,"
-            " because the worst allowed model has a smaller risk. share: at most / bound. slope:"
-            f" slope of log risk against log m, for m = {second:,} to {found.slots:,}, ± 2 standard"
-            " errors; a risk of order 1/sqrt(m) has slope -0.5. smooth: averaged updates with the"
-            " constant step size for smooth losses; the result is the mean model.",
+            f"at most: upper end of the {CONFIDENCE:.1%} confidence interval of the mean risk"
+            " (Student's t). bound: proved bound on the expected risk. *: vacuous, because even the"
+            " worst allowed model has a smaller risk. share: at most divided by bound. slope: slope"
+            f" of log risk against log m, from m = {second:,} to {found.slots:,}, ± 2 standard"
+            " errors; a risk of order 1/sqrt(m) has slope -0.5. smooth: averaged protocol with the"
+            " constant step size for smooth losses; the risk is that of the mean model.",
             style="dim",
         ),
         "",
         (
-            "Excess risk of averaged / excess risk of fixed after m ="
-            f" {found.comparisons[0].fixed.trial.slots:,} slots. Below 1 averaged is better, above"
-            " 1 fixed is better."
+            "Excess risk of averaged divided by excess risk of fixed, after m ="
+            f" {found.comparisons[0].fixed.trial.slots:,} slots. Below 1, averaged is better."
         ),
         _comparison_table(found.comparisons),
         Text(
-            "same epsilon: the comparison in the paper, where fixed has participation m/n and m/n"
-            " of the noise. x: squared norm of the noise of a report in averaged / squared norm of"
-            " a gradient. In rows with the same noise, x holds for fixed too. paper: ratio of the"
-            " paper's formulas without logarithms and constants. At the same epsilon these formulas"
-            " favour fixed if the loss is not smooth, but the paper's text says averaged. bounds:"
-            " ratio of the proved bounds.",
+            "same: what both protocols have in common. At the same epsilon, as in the paper, fixed"
+            " has participation m/n and m/n times the noise of averaged. x: squared norm of the"
+            " noise of one report of averaged, divided by the squared norm of a gradient. measured:"
+            " ± 2 standard errors. paper: ratio of the paper's formulas without constants and"
+            " logarithms. At the same epsilon and for losses that are not smooth, these formulas"
+            " favour fixed, although the text of the paper says averaged. bounds: ratio of the"
+            " proved bounds.",
             style="dim",
         ),
         "",
@@ -113,9 +113,9 @@ def _verdict(found: UtilitySweep) -> list[RenderableType]:
     if not above:
         return [
             Text.assemble(
-                (f"All {count} measurements lie under their bounds", "bold green"),
-                f"; {found.telling} of the bounds are not vacuous. The largest measurement is"
-                f" {formatting.up(found.nearest.share, 2)} of its bound.",
+                (f"All {count} measured risks are below their bounds", "bold green"),
+                f"; {found.telling} of the bounds are not vacuous. The largest share of a bound is"
+                f" {formatting.up(found.nearest.share, 2)}.",
             )
         ]
     lines = [
@@ -124,9 +124,7 @@ def _verdict(found: UtilitySweep) -> list[RenderableType]:
         f" {formatting.up(one.trial.bound)}"
         for one in above
     ]
-    heading = Text(
-        f"{len(above)} of {count} measurements do NOT lie under their bounds", "bold red"
-    )
+    heading = Text(f"{len(above)} of {count} measured risks are NOT below their bounds", "bold red")
     return [heading, *listed("These are", lines)]
 
 
