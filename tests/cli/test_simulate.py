@@ -432,7 +432,7 @@ def test_the_text_fits_eighty_columns(folder: Path, checkins: Callable[..., Any]
     (folder / "one.toml").write_text(tiny.text(randomizer=LAPLACE))
     for options in (
         "--seeds 2 --baselines non-private,no-amplification,poisson",
-        "--sweep task.optimizer.rate=0.1,0.5 --baselines non-private",
+        "--sweep randomizer.local_epsilon=1.0,2.0 --baselines non-private",
     ):
         done = checkins(f"simulate one.toml {options} --evaluations 0 --workers 1")
         assert (done.code, done.err) == (0, "")

@@ -255,17 +255,18 @@ def test_a_tally_counts_up_to_the_position() -> None:
 
 
 def test_fewer_clients_than_the_data_has_are_drawn_among_all_of_them() -> None:
-    """12 of 40, each once; that seeds 1 to 30 never draw one of the last 20: below 2^-300."""
+    """12 of 40, each once; that 20 seeds never draw one of the last 20 clients: below 2^-80."""
     seen: set[int] = set()
-    for seed in range(1, 31):
-        ours = training(scenario=Scenario(12), seed=seed)
+    for seed in range(1, 21):
+        # With one place in every slot, all seeds share a compiled program.
+        ours = training(campaign(capacity=1), scenario=Scenario(12), seed=seed)
         used = [
             int(client)
             for spec in ours._chunk_specs(ours.start())
             for client in np.asarray(ours._inputs(spec).clients).ravel()
             if client >= 0
         ]
-        assert len(set(used)) == len(used) <= 12
+        assert 4 <= len(set(used)) == len(used) <= 12
         seen |= set(used)
     assert max(seen) >= 20
 

@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from functools import lru_cache
 from typing import Any
 
 import jax
@@ -231,6 +232,7 @@ def _least(epsilon: Callable[[float], float], target: float, *, low: float, high
 
 
 EPOCHS, BATCH, RATE = 20, 256, 0.01
+"""Passes over the data, rows of a minibatch, and first step size of non-private learning."""
 FEWEST_STEPS = 250
 """Least number of steps in a pass. If the data has few rows, a pass uses them more than once."""
 
@@ -245,30 +247,13 @@ def train_pooled(
     ``watch`` is called with the number of finished passes. If it returns False, training stops.
     """
     began = time.perf_counter()
-    optax = installed("optax", extra="sim", wanted_by="non-private", setting="baselines")
-    data, model = loaded.data, loaded.model
-    rows, labels = jnp.asarray(data.features), jnp.asarray(data.labels)
+    rows, labels = jnp.asarray(loaded.data.features), jnp.asarray(loaded.data.labels)
     batch = min(BATCH, len(rows))
     steps = max(len(rows) // batch, FEWEST_STEPS)
-    optimizer = optax.adam(optax.cosine_decay_schedule(RATE, EPOCHS * steps))
-
-    def mean_loss(flat: Any, some: Any, rows: Any, labels: Any) -> Any:
-        tensors = unflatten(flat, model.shapes)
-        return jnp.mean(jax.vmap(lambda x, y: model.loss(tensors, x, y))(rows[some], labels[some]))
-
-    @jax.jit
-    def epoch(state: Any, order: Any, rows: Any, labels: Any) -> Any:
-        def step(state: Any, some: Any) -> Any:
-            flat, inner = state
-            slope = jax.grad(mean_loss)(flat, some, rows, labels)
-            change, inner = optimizer.update(slope, inner, flat)
-            return (flat + change, inner), None
-
-        return jax.lax.scan(step, state, order)[0]
-
+    start, epoch = _compiled_epoch(loaded, steps)
     generator = np.random.default_rng([seed, 3])
-    flat = jnp.asarray(model.start(seed), jnp.float32)
-    state = (flat, optimizer.init(flat))
+    flat = jnp.asarray(loaded.model.start(seed), jnp.float32)
+    state = (flat, start(flat))
     passes = 0
     while passes < EPOCHS:
         times = -(-steps * batch // len(rows))
@@ -294,3 +279,30 @@ def train_pooled(
         updates_per_second=updates / max(seconds, math.ulp(1.0)),
         model=found,
     )
+
+
+@lru_cache(maxsize=2)
+def _compiled_epoch(loaded: LoadedTask, steps: int) -> tuple[Any, Any]:
+    """Return the initial state of Adam, and one compiled pass of this number of steps.
+
+    They are cached so that all seeds share the compiled pass.
+    """
+    optax = installed("optax", extra="sim", wanted_by="non-private", setting="baselines")
+    optimizer = optax.adam(optax.cosine_decay_schedule(RATE, EPOCHS * steps))
+    model = loaded.model
+
+    def mean_loss(flat: Any, some: Any, rows: Any, labels: Any) -> Any:
+        tensors = unflatten(flat, model.shapes)
+        return jnp.mean(jax.vmap(lambda x, y: model.loss(tensors, x, y))(rows[some], labels[some]))
+
+    @jax.jit
+    def epoch(state: Any, order: Any, rows: Any, labels: Any) -> Any:
+        def step(state: Any, some: Any) -> Any:
+            flat, inner = state
+            slope = jax.grad(mean_loss)(flat, some, rows, labels)
+            change, inner = optimizer.update(slope, inner, flat)
+            return (flat + change, inner), None
+
+        return jax.lax.scan(step, state, order)[0]
+
+    return optimizer.init, epoch
