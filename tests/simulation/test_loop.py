@@ -32,7 +32,7 @@ from checkins.simulation.engine.loop import (
 from checkins.simulation.engine.mechanism import Mechanism
 from checkins.simulation.engine.training import Scenario, Training
 from checkins.simulation.engine.updates import Clip, LocalWork, linear
-from checkins.simulation.population import SlotCounts, digits, mixed
+from checkins.simulation.population import SlotCounts, digit_sizes, feistel
 from checkins.tasks.linear_models import Logistic
 from checkins.tasks.loaded_task import LoadedTask
 from checkins.tasks.neural_networks import MLP
@@ -83,10 +83,10 @@ class Play:
         """Where each client checks in: the order's next so many people are the slot's."""
         clients = self.loaded.data.clients
         order = np.arange(clients, dtype=np.uint32)
-        keys, (high, low) = self.slot_counts.keys[:, 0], digits(clients)
-        order = np.array(mixed(order, keys, high, low))
+        keys, (high, low) = self.slot_counts.keys[:, 0], digit_sizes(clients)
+        order = np.array(feistel(order, keys, high, low))
         while (order >= clients).any():
-            order = np.where(order >= clients, mixed(order, keys, high, low), order)
+            order = np.where(order >= clients, feistel(order, keys, high, low), order)
         slots = np.repeat(
             np.arange(1, self.slot_counts.check_ins.size + 1), self.slot_counts.check_ins
         )

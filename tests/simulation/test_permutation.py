@@ -12,7 +12,7 @@ from scipy.stats import chi2
 
 from checkins.errors import InvalidValue
 from checkins.simulation.engine.loop import slot_clients
-from checkins.simulation.population import MOST_CLIENTS, Permutation, digits, keys_of, mixed
+from checkins.simulation.population import MOST_CLIENTS, Permutation, digit_sizes, feistel, keys_of
 
 seeds = st.integers(0, 2**32)
 
@@ -41,11 +41,11 @@ def test_a_permutation_does_not_depend_on_the_requested_part(
 @given(size=st.integers(1, MOST_CLIENTS), seed=seeds)
 def test_a_pass_of_the_permutation_is_invertible(size: int, seed: int) -> None:
     """Digits hold every position in 32 bits, and distinct positions stay distinct."""
-    high, low = digits(size)
+    high, low = digit_sizes(size)
     assert size <= high * low < 2**32
     top = high * low - 1
     some = np.unique(np.linspace(0, top, 400).astype(np.uint32))
-    passed = mixed(some, keys_of(np.random.SeedSequence(seed), ()), high, low)
+    passed = feistel(some, keys_of(np.random.SeedSequence(seed), ()), high, low)
     assert len(np.unique(passed)) == len(some)
     assert passed.max() <= top
 
@@ -74,13 +74,13 @@ def test_every_slot_of_a_poisson_run_has_an_order_of_its_own() -> None:
 
 def orders(size: int, draws: int, *, places: int, seed: int) -> np.ndarray:
     """Who stands at the first places in many orders at once."""
-    high, low = digits(size)
+    high, low = digit_sizes(size)
     keys = keys_of(np.random.SeedSequence(seed), (draws, 1))
     found = np.array(
-        mixed(np.tile(np.arange(places, dtype=np.uint32), (draws, 1)), keys, high, low)
+        feistel(np.tile(np.arange(places, dtype=np.uint32), (draws, 1)), keys, high, low)
     )
     while (outside := np.flatnonzero((found >= size).any(axis=1))).size:
-        again = mixed(found[outside], keys[:, outside], high, low)
+        again = feistel(found[outside], keys[:, outside], high, low)
         found[outside] = np.where(found[outside] >= size, again, found[outside])
     return found.astype(np.int64)
 

@@ -92,7 +92,7 @@ def calibrate_baseline(
     adjacency = certificate.adjacency
     if kind is Baseline.SHUFFLING:
         adjacency = Adjacency.REPLACE_ONE  # the adjacency of the shuffle model
-    found = CalibratedBaseline(kind, certificate.epsilon, certificate.delta, adjacency)
+    calibrated = CalibratedBaseline(kind, certificate.epsilon, certificate.delta, adjacency)
     try:
         match kind:
             case Baseline.POISSON:
@@ -102,8 +102,8 @@ def calibrate_baseline(
             case Baseline.NO_AMPLIFICATION:
                 private = _known_slot(mechanism, certificate, dimension)
     except InvalidValue as error:
-        return replace(found, unavailable=str(error))
-    return replace(found, mechanism=private)
+        return replace(calibrated, unavailable=str(error))
+    return replace(calibrated, mechanism=private)
 
 
 def _poisson(mechanism: Mechanism, certificate: Certificate) -> Mechanism:
@@ -263,7 +263,7 @@ def train_pooled(
         passes += 1
         if watch is not None and not watch(passes, {}):
             break
-    found = np.asarray(state[0], np.float32)
+    learned = np.asarray(state[0], np.float32)
     seconds = time.perf_counter() - began
     updates = passes * steps * batch
     return Outcome(
@@ -274,10 +274,10 @@ def train_pooled(
         client_updates=updates,
         dummies=0,
         contributors=(),
-        curve=(Point(passes * steps, Evaluation(loaded)(found)),),
+        curve=(Point(passes * steps, Evaluation(loaded)(learned)),),
         seconds=seconds,
         updates_per_second=updates / max(seconds, math.ulp(1.0)),
-        model=found,
+        model=learned,
     )
 
 

@@ -115,7 +115,7 @@ class Trial:
                 return utility.averaged_smooth_risk(smoothness=self._smoothness, **self._given)
 
     @property
-    def stated(self) -> float:
+    def paper_bound(self) -> float:
         """The bound that the paper's theorem states.
 
         For the fixed window it is larger than ``bound``; otherwise it is equal.

@@ -39,8 +39,8 @@ class Histogram:
     expected: list[float]
 
     def as_json(self) -> dict[str, object]:
-        found = asdict(self)
-        return {"check_ins": found.pop("edges"), **found}
+        plain = asdict(self)
+        return {"check_ins": plain.pop("edges"), **plain}
 
 
 @dataclass(frozen=True, slots=True)

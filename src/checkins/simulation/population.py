@@ -139,13 +139,13 @@ class Permutation:
 
     def __call__(self, positions: NDArray[Any]) -> NDArray[np.int64]:
         """Return the clients at these positions."""
-        high, low = digits(self.size)
-        found = np.array(mixed(np.asarray(positions).astype(np.uint32), self.keys, high, low))
-        outside = np.flatnonzero(found >= self.size)
+        high, low = digit_sizes(self.size)
+        clients = np.array(feistel(np.asarray(positions).astype(np.uint32), self.keys, high, low))
+        outside = np.flatnonzero(clients >= self.size)
         while outside.size:
-            found[outside] = mixed(found[outside], self.keys, high, low)
-            outside = outside[found[outside] >= self.size]
-        return found.astype(np.int64)
+            clients[outside] = feistel(clients[outside], self.keys, high, low)
+            outside = outside[clients[outside] >= self.size]
+        return clients.astype(np.int64)
 
 
 def keys_of(seeds: np.random.SeedSequence, shape: tuple[int, ...]) -> Words:
@@ -154,26 +154,26 @@ def keys_of(seeds: np.random.SeedSequence, shape: tuple[int, ...]) -> Words:
     return generator.integers(0, 2**32, (ROUNDS, *shape), dtype=np.uint32)
 
 
-def digits(size: int) -> tuple[int, int]:
+def digit_sizes(size: int) -> tuple[int, int]:
     """Return how many values each of the two digits has. The product is at least ``size``."""
     domain = max(size, LEAST_DOMAIN)
     low = math.isqrt(domain - 1) + 1
     return -(-domain // low), low
 
 
-def mixed(words: Any, keys: Any, high: int, low: int) -> Any:
+def feistel(words: Any, keys: Any, high: int, low: int) -> Any:
     """Return the words after one pass through the Feistel network.
 
     ``words`` is a numpy or JAX array of 32-bit integers below high·low.
     """
     first, second = words // np.uint32(low), words % np.uint32(low)
     for turn in range(0, ROUNDS, 2):
-        first = _turned(first, _scrambled(second + keys[turn]), np.uint32(high))
-        second = _turned(second, _scrambled(first + keys[turn + 1]), np.uint32(low))
+        first = _shifted(first, _hashed(second + keys[turn]), np.uint32(high))
+        second = _shifted(second, _hashed(first + keys[turn + 1]), np.uint32(low))
     return first * np.uint32(low) + second
 
 
-def _turned(digit: Any, word: Any, values: Any) -> Any:
+def _shifted(digit: Any, word: Any, values: Any) -> Any:
     """Return the digit, cyclically shifted by an amount that the upper half of ``word`` gives.
 
     A digit is an integer from 0 to ``values`` − 1.
@@ -182,7 +182,7 @@ def _turned(digit: Any, word: Any, values: Any) -> Any:
     return moved - values * (moved >= values)
 
 
-def _scrambled(words: Any) -> Any:
+def _hashed(words: Any) -> Any:
     """Return a hash of each word. Every bit of the hash depends on every bit of the word."""
     with np.errstate(over="ignore"):
         words = (words ^ (words >> np.uint32(16))) * np.uint32(0x45D9F3B)
@@ -265,7 +265,7 @@ class SimulatedPopulation:
             counts = Arrivals(slots).waking(self.clients)
         elif self.design.protocol is Protocol.SLIDING:
             awake = generator.binomial(self.waking(), participation)
-            counts = _slide(generator, awake, self.design.window or 1)
+            counts = _sliding_check_ins(generator, awake, self.design.window or 1)
             if isinstance(self.availability, Arrivals):
                 return counts  # arrivals determine when clients wake, not who is online
         else:
@@ -282,7 +282,7 @@ class SimulatedPopulation:
         return np.pad(waking, (0, slots - waking.size))
 
 
-def _slide(generator: np.random.Generator, waking: Counts, window: int) -> Counts:
+def _sliding_check_ins(generator: np.random.Generator, waking: Counts, window: int) -> Counts:
     """Return the check-ins to each slot, given the number of clients that wake in each slot.
 
     Every client picks a slot of its own window. Check-ins after the last slot are dropped.

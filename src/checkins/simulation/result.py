@@ -227,17 +227,17 @@ class SimulationResult(_Seeds):
     @property
     def versions(self) -> dict[str, str]:
         """Versions of the packages that affect the numbers, if they are installed."""
-        found = {}
+        versions = {}
         for name in ("checkins", "jax", "numpy", "optax"):
             with suppress(PackageNotFoundError):
-                found[name] = version(name)
-        return found
+                versions[name] = version(name)
+        return versions
 
     def as_json(self) -> dict[str, Any]:
         """Return plain values. An infinite epsilon of the certificate becomes None."""
         campaign, budget = self.campaign, self.campaign.budget
         text = campaign_text(campaign)
-        found: dict[str, Any] = {
+        plain: dict[str, Any] = {
             "simulated": True,
             "complete": self.complete,
             "notes": [*self.notes],
@@ -275,8 +275,8 @@ class SimulationResult(_Seeds):
             "versions": self.versions,
         }
         if self.settings:
-            found["settings"] = dict(self.settings)
-        return found if self.command is None else {**found, "command": self.command}
+            plain["settings"] = dict(self.settings)
+        return plain if self.command is None else {**plain, "command": self.command}
 
 
 @dataclass(frozen=True, slots=True)
@@ -288,8 +288,8 @@ class SweepResult:
     """The command that repeats the sweep; None if no command started it."""
 
     def as_json(self) -> dict[str, Any]:
-        found: dict[str, Any] = {"sweep": [run.as_json() for run in self.runs]}
-        return found if self.command is None else {**found, "command": self.command}
+        plain: dict[str, Any] = {"sweep": [run.as_json() for run in self.runs]}
+        return plain if self.command is None else {**plain, "command": self.command}
 
 
 def against_theory(job: Job, outcome: Outcome) -> tuple[Histogram | None, float | None]:

@@ -374,11 +374,11 @@ class BackgroundAccounting:
         if slots >= self._spending.slots:
             return self.whole
         if self._averaged:
-            found = certify_runs(self._worst_runs(contributors))
+            certificate = certify_runs(self._worst_runs(contributors))
         else:
             run, slot = divmod(max(slots - 1, 0), self._campaign.design.slots)
-            found = self._spending.after(slot + (slots > 0), run=run + 1)
-        return replace(found, assumptions=(*found.assumptions, FIXED_BEFOREHAND))
+            certificate = self._spending.after(slot + (slots > 0), run=run + 1)
+        return replace(certificate, assumptions=(*certificate.assumptions, FIXED_BEFOREHAND))
 
     def close(self) -> None:
         """Stop computing the curve, after the current point."""

@@ -29,11 +29,11 @@ class Axis:
         key, equals, values = text.partition("=")
         if not equals or not key.strip() or not values.strip():
             raise InvalidValue("sweep", text, "must be SECTION.KEY=VALUE,VALUE,...")
-        found = _values(values)
-        for place, value in enumerate(found):
-            if value in found[:place]:
+        parsed = _values(values)
+        for place, value in enumerate(parsed):
+            if value in parsed[:place]:
                 raise InvalidValue("sweep", text, f"has the value {value} more than once")
-        return cls(key.strip(), found)
+        return cls(key.strip(), parsed)
 
 
 def settings(axes: Iterable[Axis]) -> Iterator[dict[str, object]]:
@@ -98,7 +98,7 @@ def _value(word: str) -> object:
     from tomlkit.exceptions import TOMLKitError
 
     try:
-        found: object = tomlkit.parse(f"value = {word}")["value"]
+        parsed: object = tomlkit.parse(f"value = {word}")["value"]
     except TOMLKitError:
         return word
-    return found.unwrap() if hasattr(found, "unwrap") else found
+    return parsed.unwrap() if hasattr(parsed, "unwrap") else parsed

@@ -96,7 +96,7 @@ class Comparison:
     """The quantity that is equal for both protocols: "noise" or "epsilon"."""
     fixed: Measured
     averaged: Measured
-    stated_ratio: float
+    paper_ratio: float
     """The ratio of the paper's asymptotic orders, without logarithms and constants."""
 
     @property
@@ -139,13 +139,13 @@ class UtilitySweep:
         )
 
     @property
-    def nearest(self) -> Measured:
+    def tightest(self) -> Measured:
         """The measurement whose upper confidence limit comes closest to its bound."""
         return max((one for _, one in self.measured), key=lambda one: one.share)
 
     @property
-    def telling(self) -> int:
-        """The number of bounds that are not vacuous: they are below the risk of the worst model."""
+    def informative_bounds(self) -> int:
+        """The number of bounds below the excess risk of the worst model. The others are vacuous."""
         return sum(one.trial.bound < one.trial.worst for _, one in self.measured)
 
     @property
@@ -172,12 +172,12 @@ def sweep(
         *(trial for _, fixed, averaged, _ in comparisons for trial in (fixed, averaged)),
     ]
     total, done = sum(_work(trial) for trial in trials), 0.0
-    found: list[Measured] = []
+    measurements: list[Measured] = []
     for number, trial in enumerate(trials):
-        found.append(measure(trial, runs=runs, seed=seed * 10_000 + number))
+        measurements.append(measure(trial, runs=runs, seed=seed * 10_000 + number))
         done += _work(trial)
         watch(done / total)
-    order = iter(found)
+    order = iter(measurements)
     return UtilitySweep(
         slots,
         runs,

@@ -192,11 +192,11 @@ def run_jobs(
         done = _in_this_process(once, cache, report)
     else:
         done = _in_processes(once, min(workers, len(once)), cache, report)
-    found: list[Outcome | None] = [None] * len(jobs)
+    outcomes: list[Outcome | None] = [None] * len(jobs)
     for same, outcome in zip(numbers, done, strict=True):
         for number in same:
-            found[number] = outcome
-    return found
+            outcomes[number] = outcome
+    return outcomes
 
 
 def require_ray() -> Any:
@@ -207,7 +207,7 @@ def require_ray() -> Any:
 def _in_this_process(
     jobs: Sequence[Job], cache: Path | None, watch: OnStudyProgress
 ) -> list[Outcome | None]:
-    found: list[Outcome | None] = [None] * len(jobs)
+    outcomes: list[Outcome | None] = [None] * len(jobs)
     with _interruption() as stopped:
 
         def report(number: int, slots: int, metrics: Metrics) -> bool:
@@ -217,8 +217,8 @@ def _in_this_process(
         for number, job in enumerate(jobs):
             if stopped():
                 break
-            found[number] = job.run(watch=partial(report, number), cache=cache)
-    return found
+            outcomes[number] = job.run(watch=partial(report, number), cache=cache)
+    return outcomes
 
 
 @contextmanager
@@ -279,7 +279,7 @@ def _in_processes(
 ) -> list[Outcome | None]:
     context = multiprocessing.get_context("spawn")  # a fork would lose the threads of JAX
     stop, messages = context.Event(), context.SimpleQueue()
-    found: list[Outcome | None] = [None] * len(jobs)
+    outcomes: list[Outcome | None] = [None] * len(jobs)
     others = multiprocessing.active_children()
     with (
         _interruption() as stopped,
@@ -298,7 +298,7 @@ def _in_processes(
                 while not messages.empty():
                     watch(*messages.get())
                 for future in done:
-                    found[futures[future]] = future.result()
+                    outcomes[futures[future]] = future.result()
                 if stopped() and not stop.is_set():
                     stop.set()
                     for future in left:
@@ -318,7 +318,7 @@ def _in_processes(
             for future in left:
                 future.cancel()
             raise
-    return found
+    return outcomes
 
 
 @contextmanager
@@ -365,14 +365,14 @@ def _on_ray(
     options = {"num_cpus": 1, "max_retries": 0, "runtime_env": {"env_vars": SINGLE_THREAD}}
     remote = ray.remote(**options)(_run_on_ray)
     waiting = {remote.remote(job, cache): number for number, job in enumerate(jobs)}
-    found: list[Outcome | None] = [None] * len(jobs)
+    outcomes: list[Outcome | None] = [None] * len(jobs)
     with _interruption() as stopped:
         while waiting and not stopped():
             done, _ = ray.wait(list(waiting), timeout=_POLL_S)
             for reference in done:
                 number = waiting.pop(reference)
                 try:
-                    outcome = found[number] = ray.get(reference)
+                    outcome = outcomes[number] = ray.get(reference)
                 except ray.exceptions.RayTaskError as error:
                     raise error.cause from error
                 watch(number, jobs[number].slots, outcome.metrics)
@@ -380,7 +380,7 @@ def _on_ray(
             ray.cancel(reference)
         if waiting:
             ray.wait(list(waiting), num_returns=len(waiting), timeout=_STOP_S)
-    return found
+    return outcomes
 
 
 def _run_on_ray(job: Job, cache: Path | None) -> Outcome:

@@ -161,8 +161,8 @@ def _own(name: str, shape: tuple[int, ...], classes: int, folder: str | os.PathL
         raise InvalidValue("model", name, f"cannot be imported: {first_line(error)}") from error
     function = getattr(module, function_name, None)
     if not callable(function):
-        found = "is not a function" if hasattr(module, function_name) else "does not exist"
-        raise InvalidValue("model", name, f"{function_name} {found} in {module_name}")
+        what = "is not a function" if hasattr(module, function_name) else "does not exist"
+        raise InvalidValue("model", name, f"{function_name} {what} in {module_name}")
     try:
         model = function(shape, classes)
     except Exception as error:

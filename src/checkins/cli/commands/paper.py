@@ -259,8 +259,8 @@ def _utility_numbers(found: UtilitySweep) -> dict[str, object]:
     return {
         "confidence": CONFIDENCE,
         "holds": found.holds,
-        "bounds_below_worst_model": found.telling,
-        "largest_share_of_bound": found.nearest.share,
+        "bounds_below_worst_model": found.informative_bounds,
+        "largest_share_of_bound": found.tightest.share,
         "measured": [_row(why, one) for why, one in found.measured],
         "slopes": [_slope(ladder) for ladder in found.ladders],
         "comparisons": [_comparison(pair) for pair in found.comparisons],
@@ -283,7 +283,7 @@ def _row(why: str, one: Measured) -> dict[str, object]:
         "standard_error": one.error,
         "upper": one.upper,
         "bound": trial.bound,
-        "paper_bound": trial.stated,
+        "paper_bound": trial.paper_bound,
         "worst_model_risk": trial.worst,
         "share": one.share,
     }
@@ -308,7 +308,7 @@ def _comparison(pair: Comparison) -> dict[str, object]:
         "same": pair.same,
         "ratio": pair.ratio,
         "standard_error": pair.ratio_error,
-        "paper_ratio": pair.stated_ratio,
+        "paper_ratio": pair.paper_ratio,
         "bound_ratio": pair.bound_ratio,
         "fixed": _row(f"same {pair.same}", pair.fixed),
         "averaged": _row(f"same {pair.same}", pair.averaged),

@@ -101,7 +101,7 @@ def _comparison_table(comparisons: tuple[Comparison, ...]) -> RenderableType:
             f"{trial.clients // trial.slots}",
             f"{noise_share(pair.averaged):g}",
             f"{pair.ratio:.2f}±{2.0 * pair.ratio_error:.2f}",
-            f"{pair.stated_ratio:.2f}",
+            f"{pair.paper_ratio:.2f}",
             f"{pair.bound_ratio:.2f}",
         )
     return table
@@ -114,8 +114,8 @@ def _verdict(found: UtilitySweep) -> list[RenderableType]:
         return [
             Text.assemble(
                 (f"All {count} measured risks are below their bounds", "bold green"),
-                f"; {found.telling} of the bounds are not vacuous. The largest share of a bound is"
-                f" {formatting.up(found.nearest.share, 2)}.",
+                f"; {found.informative_bounds} of the bounds are not vacuous. The largest share of"
+                f" a bound is {formatting.up(found.tightest.share, 2)}.",
             )
         ]
     lines = [
@@ -226,7 +226,7 @@ def _ratios(axes: Axes, comparisons: Sequence[Comparison]) -> None:
         label="measured ± 2 standard errors",
     )
     axes.plot(
-        [pair.stated_ratio for pair in comparisons],
+        [pair.paper_ratio for pair in comparisons],
         list(rows),
         "D",
         color=PURPLE,
@@ -235,7 +235,7 @@ def _ratios(axes: Axes, comparisons: Sequence[Comparison]) -> None:
     )
     axes.set_yticks(list(rows), [_comparison_label(pair) for pair in comparisons], fontsize=9)
     axes.set_xscale("log", base=2)
-    ratios = [pair.ratio for pair in comparisons] + [pair.stated_ratio for pair in comparisons]
+    ratios = [pair.ratio for pair in comparisons] + [pair.paper_ratio for pair in comparisons]
     low, high = math.floor(math.log2(min(ratios)) - 0.5), math.ceil(math.log2(max(ratios)) + 0.5)
     axes.set_xlim(2.0**low, 2.0**high)
     ticks = [2.0**power for power in range(low, high + 1)]

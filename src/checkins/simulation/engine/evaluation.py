@@ -77,25 +77,25 @@ class Evaluation:
 
         Raises Diverged if the model or its loss is not finite.
         """
-        found = {"loss": np.inf}
+        values = {"loss": np.inf}
         if np.all(np.isfinite(flat)):
             with np.errstate(over="ignore", invalid="ignore"):  # the loss is checked below
-                found = self._found(np.asarray(flat, np.float32))
-        if not np.isfinite(found["loss"]):
+                values = self._computed(np.asarray(flat, np.float32))
+        if not np.isfinite(values["loss"]):
             raise Diverged("rate", "too large", "the model has diverged: lower the rate")
-        return found
+        return values
 
-    def _found(self, flat: NDArray[Any]) -> Metrics:
+    def _computed(self, flat: NDArray[Any]) -> Metrics:
         model, (features, labels) = self.loaded.model, self.rows
         own = model if isinstance(model, OwnModel) else None
         if not self.loaded.data.classes or (own is not None and own.example_scores is None):
             return {"loss": self._mean_loss(flat)}
         scores = model.scores(flat, features)
         loss = metrics.mean_loss(scores, labels) if own is None else self._mean_loss(flat)
-        found = {"loss": loss, "accuracy": metrics.accuracy(scores, labels)}
+        values = {"loss": loss, "accuracy": metrics.accuracy(scores, labels)}
         if self.loaded.data.classes == 2 and 0 < np.mean(labels) < 1:
-            found["auc"] = metrics.auc(scores, labels)
-        return found
+            values["auc"] = metrics.auc(scores, labels)
+        return values
 
     def _mean_loss(self, flat: NDArray[Any]) -> float:
         return float(self._compiled_loss(flat, *self.rows))

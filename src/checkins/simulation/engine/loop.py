@@ -23,7 +23,7 @@ from checkins.errors import InvalidValue, first_line
 from checkins.randomizers import Randomizer
 from checkins.randomizers.compiled import compiled_dummies, compiled_reports
 from checkins.simulation.engine.updates import Updates
-from checkins.simulation.population import digits, mixed
+from checkins.simulation.population import digit_sizes, feistel
 from checkins.validate import installed
 
 SKIPPED, IGNORED = 0.0, -1.0
@@ -184,24 +184,24 @@ def slot_clients(clients: int, rows: int, width: int) -> Callable[[Array, Array,
     A row has ``width`` places; an empty place is −1. Clients are in the order of ``Permutation``.
     Client j is returned as j mod ``rows``, where ``rows`` is the number of clients in the data.
     """
-    high, low = digits(clients)
+    high, low = digit_sizes(clients)
 
-    def seated(keys: Array, first: Array, reports: Array) -> Array:
+    def clients_of(keys: Array, first: Array, reports: Array) -> Array:
         most = jnp.uint32(clients)  # JAX makes Python integers signed, and some would not fit
         places = jnp.arange(width, dtype=jnp.uint32)
         used = places[None, :] < reports.astype(jnp.uint32)[:, None]
 
         def permuted(state: tuple[Array, Array]) -> tuple[Array, Array]:
             words, pending = state
-            words = jnp.where(pending, mixed(words, keys, high, low), words)
+            words = jnp.where(pending, feistel(words, keys, high, low), words)
             return words, words >= most
 
         # Empty places become 0 here: their positions may be too large for the Feistel network.
         words = jnp.where(used, first.astype(jnp.uint32)[:, None] + places[None, :], 0)
-        found, _ = jax.lax.while_loop(lambda state: jnp.any(state[1]), permuted, (words, used))
-        return jnp.where(used, (found % jnp.uint32(rows)).astype(jnp.int32), -1)
+        words, _ = jax.lax.while_loop(lambda state: jnp.any(state[1]), permuted, (words, used))
+        return jnp.where(used, (words % jnp.uint32(rows)).astype(jnp.int32), -1)
 
-    return jax.jit(seated)
+    return jax.jit(clients_of)
 
 
 @lru_cache(maxsize=8)
@@ -232,13 +232,13 @@ def _from_optax(choice: Optimizer) -> StepDirection:
     if not callable(maker):
         raise InvalidValue("optimizer", choice.kind, "optax has no such function")
     try:
-        found = maker(learning_rate=1.0, **dict(choice.arguments))
+        optimizer = maker(learning_rate=1.0, **dict(choice.arguments))
         change, _ = jax.eval_shape(
-            lambda model: found.update(model, found.init(model), model), jnp.zeros(2)
+            lambda model: optimizer.update(model, optimizer.init(model), model), jnp.zeros(2)
         )
     except Exception as error:
         why = f"cannot be used as an optimizer: {first_line(error)}"
         raise InvalidValue("optimizer", choice.kind, why) from error
     if getattr(change, "shape", None) != (2,):
         raise InvalidValue("optimizer", choice.kind, "is not an optimizer of optax")
-    return StepDirection(found.init, found.update)
+    return StepDirection(optimizer.init, optimizer.update)

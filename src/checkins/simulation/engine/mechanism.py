@@ -116,19 +116,19 @@ def draw_noise(
     size = block_slots(dimension)
     fast = kind is NoiseKind.GAUSSIAN and dtype == np.float32
     if fast:
-        found = ring.take((rows, dimension), np.uint32)
+        noise = ring.take((rows, dimension), np.uint32)
     elif kind is NoiseKind.PER_REPORT:
-        found = np.zeros((rows, 2), np.uint32)
+        noise = np.zeros((rows, 2), np.uint32)
     else:
-        found = np.zeros((rows, dimension), dtype)
+        noise = np.zeros((rows, dimension), dtype)
     last = min(first + rows, len(reports))
     for start in range(first - first % size, last, size):
         generator = np.random.Generator(np.random.SFC64(np.random.SeedSequence([*seeds, start])))
         block = _block(kind, reports[start : min(start + size, last)], dimension, generator, dtype)
         ours = block[max(0, first - start) :]
         there = max(0, start - first)
-        found[there : there + len(ours)] = ours
-    return _normals(jax.device_put(found)) if fast else found
+        noise[there : there + len(ours)] = ours
+    return _normals(jax.device_put(noise)) if fast else noise
 
 
 def _block(

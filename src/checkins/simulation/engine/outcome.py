@@ -68,15 +68,15 @@ class Outcome:
 
     def as_json(self) -> dict[str, Any]:
         """Return plain values, without the model and the number of reports in each run."""
-        found = asdict(self)
-        del found["model"], found["contributors"]
-        found["metrics"] = self.metrics
-        found["curve"] = {
+        plain = asdict(self)
+        del plain["model"], plain["contributors"]
+        plain["metrics"] = self.metrics
+        plain["curve"] = {
             "slots": [point.slots for point in self.curve],
             **{name: [point.metrics[name] for point in self.curve] for name in self.metrics},
         }
-        found["slots_done"] = found.pop("slots")
-        return found
+        plain["slots_done"] = plain.pop("slots")
+        return plain
 
 
 OnProgress = Callable[[Progress, Metrics], bool]
@@ -228,8 +228,8 @@ class Checkpoint:
         leaves, shape = jax.tree.flatten(like.state)
         with arrays_of(self.path) as arrays:
             about: dict[str, Any] = json.loads(str(arrays["about"]))
-            found = [jnp.asarray(arrays[f"leaf_{number}"]) for number in range(len(leaves))]
-        position = Position(about["run"], about["slots"], jax.tree.unflatten(shape, found))
+            restored = [jnp.asarray(arrays[f"leaf_{number}"]) for number in range(len(leaves))]
+        position = Position(about["run"], about["slots"], jax.tree.unflatten(shape, restored))
         curve = tuple(Point(point["slots"], point["metrics"]) for point in about["curve"])
         return SavedTraining(position, curve, about["seconds"])
 

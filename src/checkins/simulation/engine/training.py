@@ -158,7 +158,7 @@ class Training:
 
     def tally(self, position: Position) -> Tally:
         """Return the counts over all slots before ``position``."""
-        found = Tally()
+        tally = Tally()
         for run in range(1, position.run + 1):
             slot_counts = self.population.run(run)
             if run == position.run:
@@ -166,8 +166,8 @@ class Training:
                 reports = slot_counts.reports[: position.slots]
                 slot_counts = replace(slot_counts, check_ins=check_ins, reports=reports)
             if slot_counts.reports.size:
-                found = found.plus(slot_counts, self.mechanism)
-        return found
+                tally = tally.plus(slot_counts, self.mechanism)
+        return tally
 
     def measured(self, position: Position) -> Metrics:
         try:
@@ -200,13 +200,13 @@ class Training:
             before = token
             done += spec.slots
             here = Position(spec.run, spec.first + spec.slots, state)
-            found = None
+            metrics = None
             if done >= due or done == self.slots:
-                found, due = self.measured(here), (int(done / every) + 1) * every
-            yield Progress(here, done, found)
+                metrics, due = self.measured(here), (int(done / every) + 1) * every
+            yield Progress(here, done, metrics)
 
     @cached_property
-    def _present(self) -> Array | None:
+    def _drawn_clients(self) -> Array | None:
         """Numbers of the clients of the data that take part; None if all take part."""
         in_data, wanted = self.loaded.data.clients, self.scenario.clients
         if wanted >= in_data:
@@ -226,8 +226,8 @@ class Training:
     @cached_property
     def _advance(self) -> Any:
         per_report = self.mechanism.noise_kind is NoiseKind.PER_REPORT
-        alone = self.mechanism.randomizer if per_report else None
-        return _compiled_of(self._updates, self.server, alone, self.loaded.model.dimension)
+        randomizer = self.mechanism.randomizer if per_report else None
+        return _compiled_of(self._updates, self.server, randomizer, self.loaded.model.dimension)
 
     def _chunk_specs(self, position: Position) -> Iterator[_ChunkSpec]:
         for run in range(position.run, self.mechanism.runs + 1):
@@ -320,11 +320,13 @@ class _ChunkSpec(NamedTuple):
         keys = slot_counts.keys
         if keys.shape[1] > 1:  # each slot has its own order of clients
             keys = np.stack([self.padded(row, 0) for row in keys])
-        seated = _seating(training.scenario.clients, training.loaded.data.clients, self.width)
+        slot_clients = _slot_clients(
+            training.scenario.clients, training.loaded.data.clients, self.width
+        )
         first, reports = (self.padded(each, 0) for each in (slot_counts.first, slot_counts.reports))
-        clients = seated(keys[:, :, np.newaxis], first, reports)
-        if (present := training._present) is not None:
-            clients = jnp.where(clients >= 0, present[jnp.maximum(clients, 0)], -1)
+        clients = slot_clients(keys[:, :, np.newaxis], first, reports)
+        if (drawn := training._drawn_clients) is not None:
+            clients = jnp.where(clients >= 0, drawn[jnp.maximum(clients, 0)], -1)
         return SlotChunk(
             clients,
             jax.device_put(noise),  # without a copy on a CPU
@@ -342,18 +344,20 @@ def _updates_of(loaded: LoadedTask, clip: Clip | None, work: LocalWork, dtype: A
 
 
 @lru_cache(maxsize=4)
-def _compiled_of(updates: Updates, server: Server, alone: Randomizer | None, dimension: int) -> Any:
+def _compiled_of(
+    updates: Updates, server: Server, randomizer: Randomizer | None, dimension: int
+) -> Any:
     """Return the compiled loop, cached so that all seeds share it.
 
-    ``alone`` draws each report separately. If it is None, noise is drawn once for the sum.
+    ``randomizer`` draws each report separately. If it is None, noise is drawn once for the sum.
     """
     total: Total = loop.noisy_sum(updates)
-    if alone is not None:
-        total = loop.sum_of_reports(updates, alone, dimension)
+    if randomizer is not None:
+        total = loop.sum_of_reports(updates, randomizer, dimension)
     return loop.compiled(total, server)
 
 
-_seating: Any = lru_cache(maxsize=16)(loop.slot_clients)
+_slot_clients: Any = lru_cache(maxsize=16)(loop.slot_clients)
 
 
 @partial(jax.jit, static_argnums=(2, 3))

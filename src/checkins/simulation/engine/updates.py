@@ -202,7 +202,7 @@ def client_updates(
 
     def updates(table: Any, flat: Array, clients: Array) -> Array:
         here = jnp.maximum(clients, 0)
-        found: Array = jax.vmap(update, (None, 0, None))(flat, here, table)
-        return found
+        each: Array = jax.vmap(update, (None, 0, None))(flat, here, table)
+        return each
 
     return Updates(table, updates)

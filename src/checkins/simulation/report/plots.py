@@ -92,9 +92,9 @@ def learning(result: SimulationResult, metric: str, *, small: bool = False) -> P
     if own is None:
         return None
     lines = [
-        _baseline_line(one, found, own)
+        _baseline_line(one, of_baseline, own)
         for one in result.available_baselines
-        if (found := band(one.curves, metric)) is not None
+        if (of_baseline := band(one.curves, metric)) is not None
     ]
     lines.append(Line(words.THIS, "@blue", own, 2.6, own.curves > 1))
     return lines_plot(metric, lines, where=words.measured_on(result), small=small)
@@ -163,17 +163,19 @@ def occupancy(result: SimulationResult) -> Plot | None:
 
     Bars are measured, the line is the distribution by theory, and a dotted line is the capacity.
     """
-    found = result.occupancy
-    if found is None:
+    histogram = result.occupancy
+    if histogram is None:
         return None
-    width = found.width
-    middle = [start + (width - 1.0) / 2.0 for start in found.edges]
-    bars: dict[str, Any] = {"type": "bar", "name": "measured", "x": middle, "y": found.measured}
+    width = histogram.width
+    middle = [start + (width - 1.0) / 2.0 for start in histogram.edges]
+    bars: dict[str, Any] = {"type": "bar", "name": "measured", "x": middle, "y": histogram.measured}
     bars |= {"width": [0.86 * width] * len(middle), "marker": {"color": "@blue/0.55"}}
     bars |= {"hovertemplate": "%{y:.2%} of slots<extra>measured</extra>"}
     line = {"color": "@orange", "width": 2, "shape": "spline", "smoothing": 0.6}
     hover = "%{y:.2%}<extra>theory</extra>"
-    theory = scatter("lines", middle, found.expected, name="theory", line=line, hovertemplate=hover)
+    theory = scatter(
+        "lines", middle, histogram.expected, name="theory", line=line, hovertemplate=hover
+    )
     layout = plain_layout(280, x_title="check-ins in a slot", y_format=".0%")
     layout.update(bargap=0, hovermode="x unified")
     layout["yaxis"]["rangemode"] = "tozero"
@@ -193,17 +195,17 @@ def occupancy(result: SimulationResult) -> Plot | None:
 
 def capacity_in_view(result: SimulationResult) -> bool:
     """Return True if the capacity is close enough to the numbers of check-ins to be drawn."""
-    capacity, found = result.campaign.design.capacity, result.occupancy
-    if capacity is None or found is None:
+    capacity, histogram = result.campaign.design.capacity, result.occupancy
+    if capacity is None or histogram is None:
         return False
-    reach = 0.3 * (found.edges[-1] - found.edges[0])
-    return found.edges[0] - reach <= capacity <= found.edges[-1] + reach
+    reach = 0.3 * (histogram.edges[-1] - histogram.edges[0])
+    return histogram.edges[0] - reach <= capacity <= histogram.edges[-1] + reach
 
 
 def capacity_beyond_view(result: SimulationResult) -> bool:
     """Return True if the capacity is too large to be drawn. Every slot then has dummies."""
-    capacity, found = result.campaign.design.capacity, result.occupancy
-    above = capacity is not None and found is not None and capacity > found.edges[-1]
+    capacity, histogram = result.campaign.design.capacity, result.occupancy
+    above = capacity is not None and histogram is not None and capacity > histogram.edges[-1]
     return above and not capacity_in_view(result)
 
 
@@ -237,13 +239,13 @@ def _above(text: str, x: float, colour: str, ends: tuple[float, float]) -> dict[
     return label | {"yanchor": "bottom", **axes.label_anchor(x, *ends)}
 
 
-def _baseline_line(one: BaselineResult, found: Band, own: Band) -> Line:
+def _baseline_line(one: BaselineResult, band: Band, own: Band) -> Line:
     """Return the line of a baseline. It is horizontal if it was measured only at its end."""
     name, colour = words.METHOD_NAMES[one.kind], COLOURS[one.kind]
-    if len(found.slots) > 1 or len(own.slots) == 1:
-        return Line(name, colour, found)
+    if len(band.slots) > 1 or len(own.slots) == 1:
+        return Line(name, colour, band)
     ends = (own.slots[0], own.slots[-1])
-    level = Band(ends, found.mean * 2, found.low * 2, found.high * 2, found.curves)
+    level = Band(ends, band.mean * 2, band.low * 2, band.high * 2, band.curves)
     return Line(name, colour, level, dash="dot")
 
 

@@ -18,7 +18,7 @@ STEPS = ("blue", "purple", "orange")
 def sweep_page(result: SweepResult) -> str:
     """Return the page of a sweep of at least one setting."""
     runs, first = result.runs, result.runs[0]
-    metric = next((found for run in runs if (found := run.headline)), None)
+    metric = next((headline for run in runs if (headline := run.headline)), None)
     varied = _varied(runs)
     how = "Save the campaign file, set the values of a row of the table above, and simulate it"
     file = f"The campaign file, with {_label(first, varied)}"
@@ -195,9 +195,9 @@ def _by_setting(
 def _curves(runs: Sequence[SimulationResult], metric: str | None, varied: Sequence[str]) -> str:
     title = "How well each setting learns"
     lines = [
-        plots.Line(_marked_label(run, varied), colour, found, 2.0, False)
+        plots.Line(_marked_label(run, varied), colour, of_seeds, 2.0, False)
         for run, colour in zip(runs, _colours(runs), strict=True)
-        if metric and (found := plots.band(run.curves, metric)) is not None
+        if metric and (of_seeds := plots.band(run.curves, metric)) is not None
     ]
     if metric is None or not lines:
         return page.section("learning", title, page.paragraph("No learning curve was recorded."))

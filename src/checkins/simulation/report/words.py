@@ -149,13 +149,13 @@ def subtitle(result: SimulationResult) -> str:
 
 def scenario(result: SimulationResult) -> str:
     """Return the assumptions about clients; empty if all clients of the data are always online."""
-    found, lines = result.scenario, []
+    assumed, lines = result.scenario, []
     if result.reused:
         lines.append("several simulated clients hold the same rows, because the data has too few")
-    if str(found.availability) != "always":
-        lines.append(f"availability is {found.availability}")
-    if found.dropout:
-        lines.append(f"{nearest(100 * found.dropout)} % of chosen clients drop out")
+    if str(assumed.availability) != "always":
+        lines.append(f"availability is {assumed.availability}")
+    if assumed.dropout:
+        lines.append(f"{nearest(100 * assumed.dropout)} % of chosen clients drop out")
     return f"In this run, {'; '.join(lines)}." if lines else ""
 
 

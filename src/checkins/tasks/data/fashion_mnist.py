@@ -64,9 +64,9 @@ def read_idx(path: Path, *, shape: tuple[int, ...]) -> NDArray[np.uint8]:
     if content[:4] != magic:
         begins = content[:4].hex() or "nothing"
         raise InvalidValue("file", name, f"begins with {begins}, must begin with {magic.hex()}")
-    found = tuple(np.frombuffer(content[4:header].ljust(header - 4, b"\0"), ">u4").tolist())
-    if len(content) < header or found != shape:
-        raise InvalidValue("file", name, f"has shape {found} by its header: must be {shape}")
+    header_shape = tuple(np.frombuffer(content[4:header].ljust(header - 4, b"\0"), ">u4").tolist())
+    if len(content) < header or header_shape != shape:
+        raise InvalidValue("file", name, f"has shape {header_shape} by its header: must be {shape}")
     if len(content) != header + size:
         kind = "shorter" if len(content) < header + size else "longer"
         raise InvalidValue("file", name, f"is {kind} than its header says: download it again")

@@ -222,9 +222,13 @@ def _coin_divergence(true: NDArray[np.float64], model: NDArray[np.float64]) -> f
         count = 2  # x is ±1, so there are two angles, and ``across`` is a rounding error
     angles = np.arange(count) * (2.0 * math.pi / count)
     cosines, sines = np.cos(angles), np.sin(angles)
-    right = lengths[:, None] * (size * cosines)
-    asked = lengths[:, None] * (along * cosines + across * sines)
-    bregman = np.logaddexp(0.0, asked) - np.logaddexp(0.0, right) - expit(right) * (asked - right)
+    true_odds = lengths[:, None] * (size * cosines)
+    model_odds = lengths[:, None] * (along * cosines + across * sines)
+    bregman = (
+        np.logaddexp(0.0, model_odds)
+        - np.logaddexp(0.0, true_odds)
+        - expit(true_odds) * (model_odds - true_odds)
+    )
     return max(0.0, float(weights @ bregman.mean(axis=1)))
 
 

@@ -206,8 +206,8 @@ def read(path: Path, *, client: str, label: str, features: tuple[str, ...]) -> C
     for kind, column in [*columns.items(), *(("features", feature) for feature in features)]:
         _check_column(path, kind, column, names)
     numeric = (label, *features)
-    found = _read_csv if path.suffix.lower() == CSV else _read_parquet
-    clients, numbers = found(path, names, client, numeric)
+    reader = _read_csv if path.suffix.lower() == CSV else _read_parquet
+    clients, numbers = reader(path, names, client, numeric)
     if not clients:
         raise InvalidData("file", str(path), "has a header but no rows")
     _check_finite(numbers, numeric)
