@@ -93,5 +93,5 @@ if __name__ == "__main__":
     participants = {j: Participant(p, FixedWindow(R)) for j, (R, p) in clients.items()}
     machines = rehearse(server, participants, dice=dice, train=request)
     if [shown.model.tobytes() for shown in machines.releases] != [t.tobytes() for t in models]:
-        raise SystemExit("The machines disagree.")
-    print("The machines agree, bit for bit.")
+        raise SystemExit("The state machines disagree.")
+    print("The state machines agree, bit for bit.")

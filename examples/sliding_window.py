@@ -76,5 +76,5 @@ if __name__ == "__main__":
     everyone = {j: Participant(1.0, SlidingWindow(m)) for j in wakes}
     machines = rehearse(server, everyone, dice=dice, train=request, wakes=wakes)
     if [shown.model.tobytes() for shown in machines.releases] != [t.tobytes() for t in models]:
-        raise SystemExit("The machines disagree.")
-    print("The machines agree, bit for bit.")
+        raise SystemExit("The state machines disagree.")
+    print("The state machines agree, bit for bit.")
