@@ -12,7 +12,7 @@ import pytest
 from checkins.accounting import NoiseAt, Population
 from checkins.audit import Attacks, Audit, Engine, Settings, Verdict, audit_campaign
 from checkins.audit.audit import certificate_at
-from checkins.audit.report import SHARE, CertificateCheck
+from checkins.audit.report import POWERFUL_SHARE, CertificateCheck
 from checkins.campaign import Campaign
 from checkins.errors import InvalidValue
 from tests.audit.campaigns import REPLACE_ONE, gaussian, pure
@@ -47,7 +47,7 @@ def test_most_of_the_exact_epsilon_is_measured(
     campaign = pure(local_epsilon, slots=slots, participation=participation)
     audit = audited(campaign, runs=1_000_000)
     exact = certificate_at(campaign, 1e-3).epsilon_lower
-    assert SHARE * exact <= audit.check.measured(1e-3) <= exact
+    assert POWERFUL_SHARE * exact <= audit.check.measured(1e-3) <= exact
     assert audit.powerful
 
 
@@ -60,7 +60,7 @@ def test_most_of_the_exact_epsilon_is_measured_on_the_grid(
     campaign = pure(local_epsilon, slots=slots, participation=participation)
     exact = certificate_at(campaign, 1e-3).epsilon_lower
     audit = audited(campaign, runs=4_000_000 if SOAK else 2_000_000)
-    assert SHARE * exact <= audit.check.measured(1e-3) <= exact
+    assert POWERFUL_SHARE * exact <= audit.check.measured(1e-3) <= exact
 
 
 def test_a_report_says_how_many_runs_are_missing() -> None:
@@ -221,4 +221,4 @@ def test_too_many_slots_are_refused_by_name() -> None:
 
 def test_an_engine_is_named() -> None:
     assert [str(engine) for engine in Engine] == ["compiled", "machines", "both"]
-    assert math.isclose(SHARE, 0.8)
+    assert math.isclose(POWERFUL_SHARE, 0.8)

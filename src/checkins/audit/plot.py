@@ -65,16 +65,16 @@ def trade_off(audit: Audit) -> Figure:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    result = _shown(audit)
+    result = _best_with_curve(audit)
     points: tuple[TradeOffPoint, ...] = ()
     if result is not None and result.curve is not None:
         points = result.curve.points(confidence=audit.confidence)
     figure = Figure(figsize=(10.5, 6.0), dpi=150, layout="constrained")
     FigureCanvasAgg(figure)  # never open a window, whatever MPLBACKEND says
-    errors, shown = figure.subplots(1, 2)
+    errors, epsilons = figure.subplots(1, 2)
     _draw_errors(errors, audit, result, points)
-    _draw_epsilons(shown, audit, result, points)
-    for axes in (errors, shown):
+    _draw_epsilons(epsilons, audit, result, points)
+    for axes in (errors, epsilons):
         axes.grid(visible=True, color="#e4e4e4", linewidth=0.8)
         axes.set_axisbelow(True)
         axes.legend(  # below the plot, where it hides no curve
@@ -85,7 +85,7 @@ def trade_off(audit: Audit) -> Figure:
     return figure
 
 
-def _shown(audit: Audit) -> AttackResult | None:
+def _best_with_curve(audit: Audit) -> AttackResult | None:
     drawn = [result for result in audit.check.results if result.curve is not None]
     return max(drawn, key=lambda one: one.at(audit.headline).epsilon, default=None)
 
@@ -155,14 +155,14 @@ def _draw_epsilons(
         for rates in _exact(result):
             if rates.direction is direction:
                 some = (rates.likely > delta) & (rates.unlikely > 0.0)
-                shown = np.log((rates.likely[some] - delta) / rates.unlikely[some])
+                epsilons = np.log((rates.likely[some] - delta) / rates.unlikely[some])
                 label, colour = f"called {called}, exact", COLOURS[direction]
-                axes.plot(rates.unlikely[some], shown, **THIN, color=colour, label=label)
-        read = [_read(point, direction, delta) for point in points]
-        found = np.array([pair for pair in read if pair is not None]).reshape(-1, 2)
-        if found.size:
+                axes.plot(rates.unlikely[some], epsilons, **THIN, color=colour, label=label)
+        measured_bounds = [_bound_of_point(point, direction, delta) for point in points]
+        known = np.array([pair for pair in measured_bounds if pair is not None]).reshape(-1, 2)
+        if known.size:
             label = f"called {called}, measured lower bound"
-            axes.plot(*found.T, "o", markersize=2.5, color=COLOURS[direction], label=label)
+            axes.plot(*known.T, "o", markersize=2.5, color=COLOURS[direction], label=label)
     axes.set_xscale("log")
     lowest = min((p.false_positive_high for p in points), default=1e-3)
     axes.set_xlim(max(1e-7, min(1e-3, lowest) / 2), 1.0)
@@ -173,10 +173,12 @@ def _draw_epsilons(
     axes.set_title(f"lower bound from each threshold at δ = {delta:g}", loc="left", fontsize=11)
 
 
-def _read(point: TradeOffPoint, direction: Direction, delta: float) -> tuple[float, float] | None:
+def _bound_of_point(
+    point: TradeOffPoint, direction: Direction, delta: float
+) -> tuple[float, float] | None:
     """Return (Q, epsilon) of one threshold from its interval ends. None if epsilon would be 0."""
     low, high = 1.0 - point.false_negative_high, point.false_positive_high
     if direction is Direction.ADD:
         low, high = 1.0 - point.false_positive_high, point.false_negative_high
-    shows = low > delta and high < 1.0 and low - delta > high
-    return (high, math.log((low - delta) / high)) if shows else None
+    positive = low > delta and high < 1.0 and low - delta > high
+    return (high, math.log((low - delta) / high)) if positive else None

@@ -23,12 +23,12 @@ def certificate_at(campaign: Campaign, delta: float) -> Certificate:
     return certify_runs((PartialRun.whole(replace(campaign, budget=budget)),))
 
 
-SHARE = 0.8
+POWERFUL_SHARE = 0.8
 """An audit is powerful if it measures at least this share of the known lower bound on epsilon."""
 ROUNDING = (
     "epsilon_certified up, epsilon_lower and epsilon_measured_lower down, epsilon_exact nearest"
 )
-MARK = "simulated with seeded randomness, without any real client"
+SIMULATED_NOTE = "simulated with seeded randomness, without any real client"
 
 
 class Verdict(StrEnum):
@@ -124,12 +124,12 @@ class CertificateCheck:
         return min(lower, self.certified(delta))
 
     def runs_needed(self, delta: float) -> int | None:
-        """Return how many runs the best attack needs to measure ``SHARE`` of ``known``.
+        """Return how many runs the best attack needs to measure ``POWERFUL_SHARE`` of ``known``.
 
         Attacks with exact rates are used if there are any, else the observed rates of all attacks.
         Return None if no number of runs is enough.
         """
-        target = SHARE * self.known(delta)
+        target = POWERFUL_SHARE * self.known(delta)
         exact = [result for result in self.results if result.exact]
         found = (result.runs_needed(delta, target) for result in exact or self.results)
         return min((runs for runs in found if runs is not None), default=None)
@@ -209,15 +209,15 @@ class Audit:
 
     @property
     def powerful(self) -> bool:
-        """True if the audit measured at least ``SHARE`` of the known lower bound."""
+        """True if the audit measured at least ``POWERFUL_SHARE`` of the known lower bound."""
         known = self.check.known(self.headline)
-        return self.check.measured(self.headline) >= SHARE * known
+        return self.check.measured(self.headline) >= POWERFUL_SHARE * known
 
     def as_dict(self) -> dict[str, object]:
         """Return plain values for JSON."""
         check, delta = self.check, self.headline
         certificate = check.certificates[delta]
-        best, target = check.best(delta), SHARE * check.known(delta)
+        best, target = check.best(delta), POWERFUL_SHARE * check.known(delta)
         answer: dict[str, object] = {
             "epsilon_certified": finite(certificate.epsilon),
             "epsilon_lower": certificate.epsilon_lower,
@@ -243,7 +243,7 @@ class Audit:
             "machines": None if self.machines is None else _machines(self.machines),
             "notes": list(self.notes),
             "seed": self.seed if check.results else None,
-            "simulated": MARK if check.results else None,
+            "simulated": SIMULATED_NOTE if check.results else None,
             "name": self.campaign.name,
             "seal": self.campaign.seal,
             "seconds": round(self.seconds, 3),

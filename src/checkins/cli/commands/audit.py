@@ -277,9 +277,9 @@ def _power(audit: Audit) -> str:
         return f"No lower bound on epsilon is proved for this design.{more}"
     share = check.measured(delta) / known
     sentence = f"The audit measured {share:.0%} of the proved lower bound on epsilon."
-    from checkins.audit.report import SHARE
+    from checkins.audit.report import POWERFUL_SHARE
 
-    if share >= SHARE:
+    if share >= POWERFUL_SHARE:
         return sentence
     if audit.one_run:
         return f"{sentence}{more}"
