@@ -83,6 +83,15 @@ def test_every_rule_of_the_code_names_a_contract_or_a_test_that_exists(
     assert [name for name, path in guards if f"def {name}(" not in (ROOT / path).read_text()] == []
 
 
+def test_a_walk_links_to_as_many_files_as_its_page_says(texts: dict[str, str]) -> None:
+    head, *walks = texts["docs/architecture.md"].split("\n### Walk ")
+    table = re.findall(r"^\| .* \| (\d+) \| (\d+) \| (\d+) \|$", head, re.MULTILINE)
+    linked = [len(set(re.findall(r"\]\(\.\./(src/[^)#]+)\)", walk))) for walk in walks]
+    assert [int(straight) for straight, _, _ in table] == linked
+    assert len(linked) == 3
+    assert all(int(straight) <= int(every) < int(before) for straight, every, before in table)
+
+
 TWO_MEANINGS = {"protocol": {"Outcome", "Phase", "RecordReport"}}
 """Public class names that two modules of a package define: remove a name here once it is unique."""
 
