@@ -601,7 +601,7 @@ MUTANTS = (
         (
             Change(
                 "accounting/filters.py",
-                "delta / (place * (place + 1.0))",
+                "delta / (number * (number + 1.0))",
                 "delta / 2.0",
             ),
         ),

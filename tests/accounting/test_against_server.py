@@ -16,7 +16,7 @@ from checkins.accounting import (
     Protocol,
     certify,
 )
-from checkins.accounting.adversaries import NO_BOUND, NOTHING, OF_CONTENT, against_server
+from checkins.accounting.adversaries import CONTENT_ONLY, NO_BOUND, NO_PROTECTION, against_server
 
 
 def design(randomizer: LocalRandomizer | GaussianNoise, capacity: int | None = None) -> Design:
@@ -32,7 +32,7 @@ SERVER = design(GaussianNoise(0.5, NoiseAt.SERVER))
 
 def test_a_pure_report_keeps_its_local_epsilon() -> None:
     found = against_server([PURE], delta=1e-6)
-    assert (found.epsilon, found.note) == (1.5, OF_CONTENT)
+    assert (found.epsilon, found.note) == (1.5, CONTENT_ONLY)
 
 
 def test_a_gaussian_report_keeps_its_own_epsilon() -> None:
@@ -49,7 +49,7 @@ def test_a_gaussian_report_keeps_its_own_epsilon() -> None:
 def test_nothing_holds_where_the_server_adds_the_noise() -> None:
     for designs in ([SERVER], [PURE, SERVER]):
         found = against_server(designs, delta=1e-6)
-        assert (found.epsilon, found.note) == (math.inf, NOTHING)
+        assert (found.epsilon, found.note) == (math.inf, NO_PROTECTION)
         assert found.as_dict()["epsilon"] is None
 
 

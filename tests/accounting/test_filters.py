@@ -156,7 +156,7 @@ def lower_of(design: Design, adjacency: Adjacency) -> Adjacency:
 
 def test_a_slack_that_covers_the_block_charges_nothing() -> None:
     rare = Block((local(9.0, participation=1e-9),))
-    assert charge_of(rare, GAUSSIAN, ADD_REMOVE, delta=DELTA, place=1) == 0.0
+    assert charge_of(rare, GAUSSIAN, ADD_REMOVE, delta=DELTA, number=1) == 0.0
     assert filtered_epsilon([rare], GAUSSIAN, delta=DELTA, adjacency=ADD_REMOVE) == 0.0
 
 
@@ -397,7 +397,7 @@ def test_averaged_gaussian_reports_are_charged_as_if_their_slot_were_known() -> 
         randomizer=noisy,
         population=Population(100, 1000),
     )
-    found = charge_of(Block((design,)), GAUSSIAN, REPLACE_ONE, delta=DELTA, place=1)
+    found = charge_of(Block((design,)), GAUSSIAN, REPLACE_ONE, delta=DELTA, number=1)
     assert found == pytest.approx((2 / 8.0) ** 2, rel=1e-2)
 
 

@@ -22,8 +22,8 @@ from checkins.accounting import total_variation
 from checkins.accounting.adversaries import AgainstServer, against_curious, against_server
 from checkins.accounting.bounds import Bound, Campaigns, HeterogeneousClients, best_bound
 from checkins.accounting.certificate import (
+    KIND_INDEPENDENT_OF_DATA,
     OF_DESIGN,
-    OF_KINDS,
     OF_SOME_RANDOMIZER,
     Certificate,
     assumptions,
@@ -82,7 +82,11 @@ def certify(
     designs = (design,) if isinstance(design, Design) else tuple(design)
     check(designs, delta=delta, adjacency=adjacency, campaigns=campaigns, variation=variation)
     mechanism = Campaigns(designs, adjacency, campaigns)
-    bounded, exposure = _against_curious(mechanism, curious, delta)
+    bounded, exposure = mechanism, 0.0
+    if curious != 0 or curious is False:
+        validate.count(curious=curious)
+        left, exposure = against_curious(designs, curious, delta=delta, campaigns=campaigns)
+        bounded = replace(mechanism, designs=left, curious=True)
     found = _bounds_after_charges(bounded, delta, variation, exposure)
     certificate = _certificate(
         mechanism, found, delta=delta, variation=variation, exposure=exposure, curious=curious
@@ -91,20 +95,6 @@ def certify(
         compared = comparisons(designs[0], adjacency, campaigns=campaigns, delta=delta)
         certificate = replace(certificate, alternatives=(*certificate.alternatives, *compared))
     return replace(certificate, seconds=time.perf_counter() - started)
-
-
-def _against_curious(mechanism: Campaigns, curious: int, delta: float) -> tuple[Campaigns, float]:
-    """Return the mechanism to account for against curious clients, and their exposure.
-
-    The exposure is the probability h of ``against_curious``, which is charged to delta.
-    """
-    if curious == 0 and curious is not False:
-        return mechanism, 0.0
-    validate.count(curious=curious)
-    designs, exposure = against_curious(
-        mechanism.designs, curious, delta=delta, campaigns=mechanism.campaigns
-    )
-    return replace(mechanism, designs=designs, curious=True), exposure
 
 
 def _certificate(
@@ -123,7 +113,7 @@ def _certificate(
     known = mechanism.bounds(delta) if curious else found
     lower = max(bound.epsilon.lower for bound in known)
     if variation > 0.0:
-        above = total_variation.widened(delta=delta, epsilon=epsilon, variation=variation)
+        above = total_variation.increased_delta(delta=delta, epsilon=epsilon, variation=variation)
         lower = mechanism.lower_epsilon(above, at_most=lower)
     return Certificate(
         epsilon=epsilon,
@@ -354,4 +344,4 @@ def _assumed(
             curious=curious,
         )
     )
-    return tuple(dict.fromkeys((*lines, *(() if together else (OF_KINDS,)))))
+    return tuple(dict.fromkeys((*lines, *(() if together else (KIND_INDEPENDENT_OF_DATA,)))))

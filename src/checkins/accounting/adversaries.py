@@ -36,8 +36,8 @@ from checkins.accounting.paper import kov_composition
 from checkins.errors import InvalidValue, NotCovered
 from checkins.formatting import finite
 
-NOTHING = "no protection, because it sees every clipped update before it adds the noise"
-OF_CONTENT = "for the content of a client's reports; the server sees that the client took part"
+NO_PROTECTION = "no protection, because it sees every clipped update before it adds the noise"
+CONTENT_ONLY = "for the content of a client's reports; the server sees that the client took part"
 NO_BOUND = "no bound, because the local deltas of a client's reports exceed delta"
 
 
@@ -77,13 +77,13 @@ def against_server(designs: Sequence[Design], *, delta: float, campaigns: int = 
         if isinstance(randomizer, LocalRandomizer):
             local[randomizer] += campaigns
         elif randomizer.at is NoiseAt.SERVER:
-            return AgainstServer(math.inf, NOTHING)
+            return AgainstServer(math.inf, NO_PROTECTION)
         else:
             precision += campaigns / randomizer.noise_multiplier**2
     left = delta - math.fsum(one.local_delta * times for one, times in local.items())
     added = math.fsum(one.local_epsilon * times for one, times in local.items())
     if left == 0.0 and not precision:  # basic composition uses exactly the local deltas
-        return AgainstServer(added, OF_CONTENT)
+        return AgainstServer(added, CONTENT_ONLY)
     if not left > 0.0:
         return AgainstServer(math.inf, NO_BOUND)
     share = left / 2 if precision and local else left
@@ -98,10 +98,10 @@ def against_server(designs: Sequence[Design], *, delta: float, campaigns: int = 
         epsilon += min(added, composed)
     elif local:  # a single report needs no delta of its own
         epsilon += added
-    return AgainstServer(epsilon * (1.0 + 1e-12) if len(designs) > 1 else epsilon, OF_CONTENT)
+    return AgainstServer(epsilon * (1.0 + 1e-12) if len(designs) > 1 else epsilon, CONTENT_ONLY)
 
 
-_SHARE = 0.01
+_CROWDED_SHARE = 0.01
 """Largest part of delta charged for slots with more curious clients than the design assumes."""
 
 
@@ -117,15 +117,15 @@ def against_curious(
     Rounding:    h up.
     """
     runs = len(designs) * campaigns
-    left, exposures = [], []
+    accounted, exposures = [], []
     for design in designs:
-        met, probability = _in_one_slot(design, curious, most=_SHARE * delta / runs)
-        left.append(_without(design, curious, met))
+        met, probability = _curious_per_slot(design, curious, most=_CROWDED_SHARE * delta / runs)
+        accounted.append(_without_curious(design, curious, met))
         exposures.append(_displaced(design, curious) + probability)
     total = campaigns * math.fsum(exposures)
     if runs > 1:  # replace-one needs this factor: see docs/theory/curious.md
         total *= 1.0 + 2.0 * delta
-    return tuple(left), min(1.0, total * (1.0 + 1e-12))
+    return tuple(accounted), min(1.0, total * (1.0 + 1e-12))
 
 
 def _displaced(design: Design, curious: int) -> float:
@@ -142,7 +142,7 @@ def chooses(design: Design) -> bool:
     return isinstance(design.randomizer, LocalRandomizer) or design.capacity is not None
 
 
-def _in_one_slot(design: Design, curious: int, *, most: float) -> tuple[int, float]:
+def _curious_per_slot(design: Design, curious: int, *, most: float) -> tuple[int, float]:
     """Return the assumed number of curious clients per slot, and the probability of more.
 
     The number is the smallest for which that probability is at most ``most``.
@@ -164,7 +164,7 @@ def _in_one_slot(design: Design, curious: int, *, most: float) -> tuple[int, flo
     )
 
 
-def _without(design: Design, curious: int, met: int) -> Design:
+def _without_curious(design: Design, curious: int, met: int) -> Design:
     """Return the design without the protection by the reports and noise of curious clients."""
     randomizer = design.randomizer
     if isinstance(randomizer, LocalRandomizer) and not randomizer.is_pure:

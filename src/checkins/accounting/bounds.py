@@ -175,10 +175,10 @@ def _published(mechanism: Campaigns, delta: float) -> Iterator[Bound]:
         note = "bound of the paper" if mechanism.is_one_campaign else "bounds composed by [KOV17]"
         yield Bound("paper", Interval(0.0, paper), note)
     if len(designs) == 1:
-        bare = _no_amplification(designs[0], mechanism.adjacency, campaigns=campaigns, delta=delta)
-        yield Bound(
-            "no-amplification", Interval(0.0, bare), "holds even if the adversary knows the slot"
-        )
+        adjacency = mechanism.adjacency
+        upper = _no_amplification(designs[0], adjacency, campaigns=campaigns, delta=delta)
+        note = "holds even if the adversary knows the slot"
+        yield Bound("no-amplification", Interval(0.0, upper), note)
 
 
 def _attained_lower(

@@ -64,7 +64,7 @@ class _Target:
     campaigns: int
     curious: int
 
-    def spent(self, design: Design, *, cells: int) -> float:
+    def delta_of(self, design: Design, *, cells: int) -> float:
         """Return an upper bound on the design's delta at the target's epsilon.
 
         If no exact accountant covers the design, return 0 if its certificate meets the target, and
@@ -74,19 +74,18 @@ class _Target:
             return 0.0
         try:
             if not self.curious:
-                return self._exactly(design, cells)
+                return self._exact_delta(design, cells)
             [left], exposure = against_curious(
                 (design,), self.curious, delta=self.delta, campaigns=self.campaigns
             )
             charge = total_variation.charge(epsilon=self.epsilon, variation=0.0, exposure=exposure)
-            return self._exactly(left, cells) + charge
+            return self._exact_delta(left, cells) + charge
         except NotCovered:
-            pass
-        try:
-            found = self.certify(design, delta=self.delta).epsilon
-        except InvalidValue:  # the design is not covered, or the charges exceed delta
-            return 1.0
-        return 0.0 if found <= self.epsilon else 1.0
+            try:
+                epsilon = self.certify(design, delta=self.delta).epsilon
+            except InvalidValue:  # the design is not covered, or the charges exceed delta
+                return 1.0
+            return 0.0 if epsilon <= self.epsilon else 1.0
 
     def certify(self, design: Design, *, delta: float, variation: float = 0.0) -> Certificate:
         return certify(
@@ -99,7 +98,7 @@ class _Target:
             curious=self.curious,
         )
 
-    def _exactly(self, design: Design, cells: int) -> float:
+    def _exact_delta(self, design: Design, cells: int) -> float:
         if self.campaigns > 1:
             composed = Composition((design,), self.adjacency, self.campaigns)
             return composed.curve(self.delta, cells)(self.epsilon)
@@ -183,9 +182,7 @@ def calibrate(
         certificate = target.certify(found, delta=delta, variation=variation)
         if certificate.epsilon <= epsilon:
             break
-        value = search.more_private(
-            value, target
-        )  # the certificate's grid differs from the search's
+        value = search.more_private(value, target)  # the certificate's grid is another one
     return Calibration(parameter, int(value) if search.is_integer else value, found, certificate)
 
 
@@ -224,10 +221,10 @@ def _search_range(design: Design, parameter: Parameter) -> _SearchRange:
             return _SearchRange(
                 "capacity", lambda x: replace(design, capacity=int(x)), most, least, is_integer=True
             )
-    raise InvalidValue("solve", str(parameter), _WHY_NOT[parameter])
+    raise InvalidValue("solve", str(parameter), _NOT_APPLICABLE[parameter])
 
 
-_WHY_NOT = {
+_NOT_APPLICABLE = {
     Parameter.NOISE_MULTIPLIER: "needs Gaussian noise; solve for local-epsilon instead",
     Parameter.LOCAL_EPSILON: "needs a local randomizer; solve for noise-multiplier instead",
     Parameter.PARTICIPATION: "averaged updates are proved for participation 1 only",
@@ -240,13 +237,13 @@ def _real(search: _SearchRange, target: _Target) -> float:
     """Search the logarithm of the parameter, first on a coarse grid and then on a fine one."""
     span = math.log(search.tightest / search.loosest)
 
-    def at(turn: float) -> float:
-        return search.loosest * math.exp(math.copysign(min(turn, abs(span)), span))
+    def at(step: float) -> float:
+        return search.loosest * math.exp(math.copysign(min(step, abs(span)), span))
 
-    def spent(turn: float, cells: int) -> float:
-        return target.spent(search.with_value(at(turn)), cells=cells)
+    def delta_at_step(step: float, cells: int) -> float:
+        return target.delta_of(search.with_value(at(step)), cells=cells)
 
-    if spent(0.0, _COARSE) <= target.delta:
+    if delta_at_step(0.0, _COARSE) <= target.delta:
         if search.is_package_limit:
             raise InvalidValue(
                 "epsilon",
@@ -254,17 +251,17 @@ def _real(search: _SearchRange, target: _Target) -> float:
                 f"even {search.name} = {search.loosest:g}, the limit here, gives a smaller epsilon",
             )
         return search.loosest
-    if spent(abs(span), _COARSE) > target.delta:
+    if delta_at_step(abs(span), _COARSE) > target.delta:
         raise search.out_of_reach(target)
     rough = crossing(
-        lambda turn: spent(turn, _COARSE),
+        lambda step: delta_at_step(step, _COARSE),
         target.delta,
         guess=abs(math.log(search.start / search.loosest)),
         precision=1e-3,
         surely_above_at_zero=True,
     ).upper
     fine = crossing(
-        lambda turn: spent(turn, _FINE),
+        lambda step: delta_at_step(step, _FINE),
         target.delta,
         guess=rough,
         precision=3e-5,
@@ -278,7 +275,7 @@ def _integer(search: _SearchRange, target: _Target) -> int:
     """Return the smallest integer that meets the target, by doubling and bisection."""
 
     def fits(x: int) -> bool:
-        return target.spent(search.with_value(x), cells=_FINE) <= target.delta
+        return target.delta_of(search.with_value(x), cells=_FINE) <= target.delta
 
     too_loose, enough = int(search.loosest) - 1, int(search.loosest)
     while not fits(enough):

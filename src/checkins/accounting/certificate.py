@@ -107,7 +107,9 @@ def versions(*packages: str) -> dict[str, str]:
     return found
 
 
-OF_KINDS = "the kind of a client (its window and participation) does not depend on its data"
+KIND_INDEPENDENT_OF_DATA = (
+    "the kind of a client (its window and participation) does not depend on its data"
+)
 
 
 def assumptions(
@@ -169,10 +171,10 @@ def _common(design: Design, runs: int, curious: int) -> Iterator[str]:
             f"curious clients: at most {curious:,}; they follow the protocol but disclose whether"
             " they were chosen, their reports and their noise"
         )
-    often = _exactly(design.participation)
     yield (
-        f"each client takes part with probability at most {often} and draws its slot uniformly from"
-        f" {design.choices:,}, independently of data and of other clients"
+        f"each client takes part with probability at most {_exactly(design.participation)} and"
+        f" draws its slot uniformly from {design.choices:,}, independently of data and of other"
+        " clients"
     )
     if runs > 1:
         yield f"{runs:,} campaigns, each with fresh randomness and parameters fixed beforehand"
@@ -200,10 +202,10 @@ def _noise(design: Design, curious: int) -> Iterator[str]:
     if averaged:
         yield f"{others} keep their reports secret"
         return
-    held = "the same public number of reports"
+    reports = "the same public number of reports"
     if design.capacity is not None:
-        held = f"{design.capacity:,} report{'s' if design.capacity > 1 else ''}"
-    yield f"every slot uses exactly {held}, dummies included, and releases no count of check-ins"
+        reports = f"{design.capacity:,} report{'s' if design.capacity > 1 else ''}"
+    yield f"every slot uses exactly {reports}, dummies included, and releases no count of check-ins"
     yield "the distribution of a dummy differs from any report's by at most the local guarantee"
 
 
@@ -215,8 +217,8 @@ def _slots(design: Design, adjacency: Adjacency, curious: int) -> Iterator[str]:
         )
         silent = "no other client discloses" if curious else "no client discloses"
         yield f"{silent} whether it was chosen"
-    woken = design.window is not None and adjacency is Adjacency.REPLACE_ONE
-    if woken and chooses(design):
+    wakes = design.window is not None and adjacency is Adjacency.REPLACE_ONE
+    if wakes and chooses(design):
         yield "the time at which a client wakes does not depend on its data"
 
 

@@ -32,7 +32,7 @@ def comparisons(
     if adjacency is Adjacency.ADD_REMOVE:
         yield poisson(design, campaigns=campaigns, delta=delta)
     elif local is not None and campaigns == 1:
-        yield from _shufflings(design, local, delta=delta)
+        yield from _shuffling_bounds(design, local, delta=delta)
 
 
 def poisson(design: Design, *, campaigns: int, delta: float) -> Alternative:
@@ -60,7 +60,7 @@ def poisson(design: Design, *, campaigns: int, delta: float) -> Alternative:
     return Alternative("poisson", epsilon, note, proves=False)
 
 
-def _shufflings(
+def _shuffling_bounds(
     design: Design, randomizer: LocalRandomizer, *, delta: float
 ) -> Iterator[Alternative]:
     """Yield bounds for shuffling one report from each of n clients.
@@ -71,12 +71,12 @@ def _shufflings(
     best = shuffled(randomizer.local_epsilon, clients=clients, delta=delta)
     note = f"a trusted shuffler mixes one report from each of {clients:,} clients"
     yield Alternative("shuffling-best", best, note, proves=False)
-    given = {"local_epsilon": randomizer.local_epsilon, "delta": delta}
-    older = {
-        "shuffling-paper": shuffling(clients=clients).epsilon(**given),
-        "shuffling-efmrtt19": shuffling_earlier(clients=clients, **given),
+    local = {"local_epsilon": randomizer.local_epsilon, "delta": delta}
+    earlier = {
+        "shuffling-paper": shuffling(clients=clients).epsilon(**local),
+        "shuffling-efmrtt19": shuffling_earlier(clients=clients, **local),
     }
-    for method, epsilon in older.items():
+    for method, epsilon in earlier.items():
         yield Alternative(method, epsilon, f"{note}; an earlier bound", proves=False)
 
 

@@ -109,7 +109,7 @@ class Composition:
         def pair(between: Adjacency) -> DominatingPair:
             return self._pair(between, delta, Side.UP, cells)
 
-        return _between(pair, self.adjacency, self.designs)
+        return _delta_between(pair, self.adjacency, self.designs)
 
     def _pair(
         self, adjacency: Adjacency, delta: float, side: Side, cells: int = CELLS
@@ -141,7 +141,7 @@ def composed_kinds(
         known = [campaign_divergence.pair(kind, between, rounding, delta=delta) for kind in kinds]
         return envelope(known).repeat(campaigns, rounding)
 
-    upper = _between(pair, adjacency, kinds)
+    upper = _delta_between(pair, adjacency, kinds)
     return crossing(upper, delta, guess=1.0, precision=1e-9).upper
 
 
@@ -163,7 +163,7 @@ def triangle_bound(both: DominatingPair) -> Delta:
     return delta
 
 
-def _between(
+def _delta_between(
     pair: Callable[[Adjacency], DominatingPair], adjacency: Adjacency, designs: Sequence[Design]
 ) -> Delta:
     """Return delta of the composed pair.
@@ -173,15 +173,15 @@ def _between(
     if adjacency is Adjacency.ADD_REMOVE:
         return worse_direction(pair(adjacency))
     if any(design.protocol is Protocol.AVERAGED for design in designs):
-        return _replaced(pair(adjacency))
+        return _delta_of_curve_pair(pair(adjacency))
     triangle = triangle_bound(pair(Adjacency.ADD_REMOVE))
     try:
-        straight = _replaced(pair(adjacency))
+        composed = _delta_of_curve_pair(pair(adjacency))
     except NotCovered:
         return triangle
-    return lambda epsilon: min(straight(epsilon), triangle(epsilon))
+    return lambda epsilon: min(composed(epsilon), triangle(epsilon))
 
 
-def _replaced(curve: DominatingPair) -> Delta:
+def _delta_of_curve_pair(curve: DominatingPair) -> Delta:
     """Return delta of a pair built from a replace-one curve, which bounds both directions."""
     return lambda epsilon: curve.remove(epsilon) * (1 + ROUND_OFF)

@@ -93,9 +93,7 @@ class Population:
         validate.count(population=self.most)
         if self.fewest > self.most:
             raise InvalidValue(
-                "population",
-                f"{self.fewest}..{self.most}",
-                "the first must not exceed the second",
+                "population", f"{self.fewest}..{self.most}", "the first must not exceed the second"
             )
 
 

@@ -255,13 +255,13 @@ def log_moment(curve: DeltaCurve, *, order: int) -> float:
     return float(np.logaddexp(0.0, total)) * (1 + ROUND_OFF)
 
 
-def slack_of(place: int, *, delta: float) -> float:
-    """Return the slack of the block number ``place``, which counts from 1.
+def slack_of(number: int, *, delta: float) -> float:
+    """Return the slack of the block with this ``number``, counted from 1.
 
     The slacks of any number of blocks sum to less than ``SLACK_SHARE`` of delta.
     """
-    validate.count(place=place)
-    return SLACK_SHARE * delta / (place * (place + 1.0))
+    validate.count(number=number)
+    return SLACK_SHARE * delta / (number * (number + 1.0))
 
 
 def choose_filter(first: Block, *, epsilon: float, delta: float, adjacency: Adjacency) -> Filter:
@@ -289,7 +289,7 @@ def choose_filter(first: Block, *, epsilon: float, delta: float, adjacency: Adja
 
 def filtered_epsilon(
     blocks: Sequence[Block],
-    chosen: Filter,
+    privacy_filter: Filter,
     *,
     delta: float,
     adjacency: Adjacency,
@@ -304,11 +304,11 @@ def filtered_epsilon(
     sequence of blocks that could have been chosen.
     """
     charges = [
-        charge_of(block, chosen, adjacency, delta=delta, place=place)
-        for place, block in enumerate(blocks, start=1)
+        charge_of(block, privacy_filter, adjacency, delta=delta, number=number)
+        for number, block in enumerate(blocks, start=1)
     ]
     total = math.fsum(charges) if all(map(math.isfinite, charges)) else math.inf
-    epsilon = chosen.epsilon(math.nextafter(total, math.inf), delta=_main_share(delta))
+    epsilon = privacy_filter.epsilon(math.nextafter(total, math.inf), delta=_main_share(delta))
     if total == 0.0:
         epsilon = 0.0
     if not math.isfinite(epsilon) or variation == 0.0:
@@ -319,17 +319,17 @@ def filtered_epsilon(
 
 @lru_cache(maxsize=4096)
 def charge_of(
-    block: Block, chosen: Filter, adjacency: Adjacency, *, delta: float, place: int
+    block: Block, privacy_filter: Filter, adjacency: Adjacency, *, delta: float, number: int
 ) -> float:
-    """Return the charge of the block number ``place``, or infinity if no curve is proved for it."""
-    slack = slack_of(place, delta=delta)
+    """Return the charge of the block with this number, or infinity if no curve is proved for it."""
+    slack = slack_of(number, delta=delta)
     if block.participation <= slack:
         return 0.0
     try:
         curve = DeltaCurve.of(_delta_of(block, adjacency, slack=slack), slack=slack)
     except NotCovered:
         return math.inf
-    return chosen.charge(curve)
+    return privacy_filter.charge(curve)
 
 
 def _delta_of(block: Block, adjacency: Adjacency, *, slack: float, cells: int = CELLS) -> Delta:
@@ -361,7 +361,7 @@ def _log_tail(order: int) -> float:
 
 def certify_adaptive(
     blocks: Sequence[Block],
-    chosen: Filter,
+    privacy_filter: Filter,
     *,
     delta: float,
     adjacency: Adjacency,
@@ -370,7 +370,7 @@ def certify_adaptive(
 ) -> Certificate:
     """Certify blocks of campaigns, each of which may depend on all earlier releases.
 
-    ``chosen`` is the filter, which was fixed before the first release. The certificate's epsilon is
+    ``privacy_filter`` must have been fixed before the first release. The certificate's epsilon is
     the smallest budget under which the filter admits these blocks. It is a guarantee only if no
     larger budget was allowed. If a larger ``budget`` was promised, the total variation is charged
     at that epsilon.
@@ -379,20 +379,21 @@ def certify_adaptive(
     designs = [design for block in blocks for design in block.designs]
     check(designs, delta=delta, adjacency=adjacency, variation=variation)
     epsilon = filtered_epsilon(
-        blocks, chosen, delta=delta, adjacency=adjacency, variation=variation, budget=budget
+        blocks, privacy_filter, delta=delta, adjacency=adjacency, variation=variation, budget=budget
     )
     if not math.isfinite(epsilon):
-        without = filtered_epsilon(blocks, chosen, delta=delta, adjacency=adjacency)
+        without = filtered_epsilon(blocks, privacy_filter, delta=delta, adjacency=adjacency)
         if variation > 0.0 and math.isfinite(without):
             raise total_variation.exhausted(delta, variation)
         raise NotCovered(
             "delta",
             delta,
             f"no epsilon below {MOST_EPSILON:g} is proved at it for campaigns chosen after earlier"
-            f" releases (filter {chosen}); add noise or slots, or run less",
+            f" releases (filter {privacy_filter}); add noise or slots, or run less",
         )
     fixed = _fixed_beforehand(blocks, delta=delta, adjacency=adjacency, variation=variation)
-    own = Alternative(chosen.method, epsilon, f"{chosen}; chosen after earlier releases", True)
+    note = f"{privacy_filter}; chosen after earlier releases"
+    own = Alternative(privacy_filter.method, epsilon, note, proves=True)
     others = [
         replace(other, note=f"with {BEFOREHAND}", proves=False)
         for other in (() if fixed is None else fixed.alternatives)
@@ -402,9 +403,9 @@ def certify_adaptive(
         epsilon_lower=0.0 if fixed is None else min(fixed.epsilon_lower, epsilon),
         delta=delta,
         adjacency=adjacency,
-        method=chosen.method,
+        method=privacy_filter.method,
         assumptions=(
-            *_assumed(blocks, chosen, adjacency),
+            *_assumed(blocks, privacy_filter, adjacency),
             *charged_to_delta(variation=variation, epsilon=max(epsilon, budget)),
         ),
         alternatives=(own, *others),
@@ -425,7 +426,9 @@ def _against_server(blocks: Sequence[Block], delta: float) -> AgainstServer:
     return replace(found, note=f"{found.note}; with {BEFOREHAND}")
 
 
-def _assumed(blocks: Sequence[Block], chosen: Filter, adjacency: Adjacency) -> tuple[str, ...]:
+def _assumed(
+    blocks: Sequence[Block], privacy_filter: Filter, adjacency: Adjacency
+) -> tuple[str, ...]:
     """Return the assumptions of the blocks, including declared populations, and of the filter.
 
     The last one replaces the assumption that parameters are fixed beforehand.
@@ -442,7 +445,8 @@ def _assumed(blocks: Sequence[Block], chosen: Filter, adjacency: Adjacency) -> t
     runs = sum(block.runs for block in blocks)
     of_filter = (
         f"{runs:,} campaigns in {len(blocks):,} blocks, each with fresh randomness; a block may be"
-        f" chosen after earlier releases, within a filter ({chosen}) fixed before the first release"
+        f" chosen after earlier releases, within a filter ({privacy_filter}) fixed before the first"
+        " release"
     )
     return (*dict.fromkeys(lines), of_filter)
 

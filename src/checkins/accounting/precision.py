@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import math
 import time
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from enum import IntEnum, StrEnum
 from functools import lru_cache
 
@@ -47,7 +47,6 @@ from checkins.errors import CheckinsError
 
 _RARE = 0.01
 """Largest part of delta that may be charged for the probability that slots overflow."""
-_EPSILON_PRECISION = 5e-3
 
 
 class Precision(IntEnum):
@@ -81,7 +80,7 @@ def delta_at(
     The bound is accurate near ``delta``. It is 0 if the client takes part with a probability of at
     most ``delta``.
     """
-    accounted, overflow = _accounted(design, delta=delta, campaigns=campaigns)
+    accounted, overflow = _design_and_overflow(design, delta=delta, campaigns=campaigns)
     if design.participation * campaigns <= delta:
         return 0.0
     if campaigns == 1:
@@ -107,7 +106,7 @@ def epsilon_at(
     Return infinity if it proves none. The search starts at ``guess``.
     """
 
-    def spent(epsilon: float) -> float:
+    def delta_with(epsilon: float) -> float:
         try:
             return delta_at(
                 design,
@@ -120,14 +119,12 @@ def epsilon_at(
         except CheckinsError:
             return 1.0
 
-    return crossing(
-        spent, delta, guess=guess, precision=_EPSILON_PRECISION, surely_above_at_zero=True
-    ).upper
+    return crossing(delta_with, delta, guess=guess, precision=5e-3, surely_above_at_zero=True).upper
 
 
 def method_at(design: Design, *, delta: float, campaigns: int = 1) -> Method:
-    """Return the method by which ``delta_at`` is proved. It does not depend on the noise."""
-    if _is_averaged_gaussian(design):
+    """Return the method that proves the bound of ``delta_at``. It does not depend on the noise."""
+    if _averages_gaussian_reports(design):
         return Method.NO_AMPLIFICATION
     if _rare_overflow(design, delta=delta, campaigns=campaigns) is not None:
         return Method.EXACT_POPULATION
@@ -176,9 +173,9 @@ def certify_at(
     )
 
 
-def _accounted(design: Design, *, delta: float, campaigns: int) -> tuple[Design, float]:
+def _design_and_overflow(design: Design, *, delta: float, campaigns: int) -> tuple[Design, float]:
     """Return the design to account for in place of ``design``, and the amount to add to delta."""
-    if _is_averaged_gaussian(design):
+    if _averages_gaussian_reports(design):
         return campaign_divergence.with_known_slot(design), 0.0
     overflow = _rare_overflow(design, delta=delta, campaigns=campaigns)
     if overflow is None:
@@ -186,7 +183,7 @@ def _accounted(design: Design, *, delta: float, campaigns: int) -> tuple[Design,
     return campaign_divergence.uncapped(design), overflow
 
 
-def _is_averaged_gaussian(design: Design) -> bool:
+def _averages_gaussian_reports(design: Design) -> bool:
     return design.protocol is Protocol.AVERAGED and isinstance(design.randomizer, GaussianNoise)
 
 
@@ -232,15 +229,10 @@ def calibrate_at(
     None. The noise is at most about 1 + ``slack`` times the least possible noise.
     """
 
-    def spent(level: float) -> float:
-        return delta_at(
-            _at_level(design, level),
-            epsilon=target.epsilon,
-            delta=target.delta,
-            adjacency=target.adjacency,
-            precision=precision,
-            campaigns=campaigns,
-        )
+    question = {**asdict(target), "precision": precision, "campaigns": campaigns}
+
+    def delta_with(level: float) -> float:
+        return delta_at(_at_level(design, level), **question)
 
     start = estimated_level(design, target, campaigns) if guess is None else guess
     slope = _slope(design, target, campaigns)
@@ -249,10 +241,10 @@ def calibrate_at(
         least, most = LEAST_NOISE / per_level * (1 + 1e-9), MOST_NOISE / per_level * (1 - 1e-9)
         start = min(max(start, least), most)
         return just_enough(
-            spent, target.delta, start=start, least=least, most=most, slack=slack, slope=slope
+            delta_with, target.delta, start=start, least=least, most=most, slack=slack, slope=slope
         )
     inverse = just_enough(
-        lambda inverse: spent(1.0 / inverse),
+        lambda inverse: delta_with(1.0 / inverse),
         target.delta,
         start=1.0 / min(max(start, _LEAST_LOCAL), _MOST_LOCAL),
         least=1.0 / _MOST_LOCAL,
@@ -267,10 +259,8 @@ def estimated_level(design: Design, target: Target, campaigns: int) -> float:
     """Return a level that approximately meets the target. The design's own level is ignored."""
     if isinstance(design.randomizer, LocalRandomizer):
         return _local_epsilon(design, target, campaigns)
-    noise = min(
-        max(_slot_noise(design, target, campaigns), LEAST_NOISE * 1.001), MOST_NOISE * 0.999
-    )
-    return noise / _slot_noise_per_level(design, design.randomizer)
+    noise = max(_slot_noise(design, target, campaigns), LEAST_NOISE * 1.001)
+    return min(noise, MOST_NOISE * 0.999) / _slot_noise_per_level(design, design.randomizer)
 
 
 def seems_out_of_reach(design: Design, target: Target, campaigns: int) -> bool:
@@ -294,11 +284,8 @@ def _slope(design: Design, target: Target, campaigns: int) -> float:
     """Estimate the slope of the log odds of delta as a function of the logarithm of the noise."""
     odds = 0.7 * target.delta / (1.0 - target.delta)
     less = replace(target, delta=odds / (1.0 + odds))
-    moved = abs(
-        math.log(
-            estimated_level(design, less, campaigns) / estimated_level(design, target, campaigns)
-        )
-    )
+    level = estimated_level(design, target, campaigns)
+    moved = abs(math.log(estimated_level(design, less, campaigns) / level))
     return min(max(-math.log(0.7) / moved, 2.0), 1e4) if moved > 1e-5 else _USUAL_SLOPE
 
 

@@ -56,7 +56,7 @@ def share(*, delta: float, epsilon: float, variation: float, exposure: float = 0
     raise exhausted(delta, variation, exposure)
 
 
-def widened(*, delta: float, epsilon: float, variation: float) -> float:
+def increased_delta(*, delta: float, epsilon: float, variation: float) -> float:
     """Return ``delta`` plus the charge for τ, rounded up.
 
     A lower bound on epsilon is computed at this larger delta.

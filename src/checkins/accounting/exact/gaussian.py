@@ -185,7 +185,7 @@ class GaussianCampaign:
         return Envelope(joins, Displaced(self.shift, epsilon, self.weight))
 
 
-def _room(
+def _last_slot_thresholds(
     distribution: GridDistribution, *, centred: float, uncentred: float, slots: int, mean: float
 ) -> FloatArray:
     """Return, for each sum of the other slots, what the last slot must exceed.
@@ -235,18 +235,20 @@ class GaussianAddRemove:
         first = discretise_down(self.below_ratio, rounding)
         return sum_of(self.campaign.slots - 1, first, mean=1.0, rounding=rounding)
 
-    def _needed(self, distribution: GridDistribution, loss: float) -> FloatArray:
+    def _thresholds(self, distribution: GridDistribution, loss: float) -> FloatArray:
         m, p0 = self.campaign.slots, self.campaign.participation
         centred = m / p0 * math.expm1(loss)
         uncentred = m / p0 * (math.expm1(loss) + p0) if p0 < 1.0 else m * math.exp(loss)
-        return _room(distribution, centred=centred, uncentred=uncentred, slots=m, mean=1.0)
+        return _last_slot_thresholds(
+            distribution, centred=centred, uncentred=uncentred, slots=m, mean=1.0
+        )
 
     def _remove(self, distribution: GridDistribution, ratio: SlotRatio, epsilon: float) -> float:
-        calls = float(ratio.call(self._needed(distribution, epsilon)) @ distribution.masses)
+        calls = float(ratio.call(self._thresholds(distribution, epsilon)) @ distribution.masses)
         return self.campaign.participation / self.campaign.slots * (calls + distribution.excess)
 
     def _add(self, distribution: GridDistribution, ratio: SlotRatio, epsilon: float) -> float:
-        puts = float(ratio.put(self._needed(distribution, -epsilon)) @ distribution.masses)
+        puts = float(ratio.put(self._thresholds(distribution, -epsilon)) @ distribution.masses)
         return math.exp(epsilon) * self.campaign.participation / self.campaign.slots * puts
 
     def remove_upper(self, epsilon: float) -> float:
@@ -287,10 +289,10 @@ class GaussianReplaceOne:
     def _delta(self, distribution: GridDistribution, ratio: SlotRatio, epsilon: float) -> float:
         m, p0 = self.campaign.slots, self.campaign.participation
         centred = m / p0 * math.expm1(epsilon)
-        room = _room(
+        thresholds = _last_slot_thresholds(
             distribution, centred=centred, uncentred=(1.0 - p0) * centred, slots=m, mean=ratio.mean
         )
-        return p0 / m * (float(ratio.call(room) @ distribution.masses) + distribution.excess)
+        return p0 / m * (float(ratio.call(thresholds) @ distribution.masses) + distribution.excess)
 
     def upper(self, epsilon: float) -> float:
         if epsilon > _MOST_LOSS:
@@ -311,12 +313,14 @@ class GaussianReplaceOne:
         return self._delta(distribution, ratio, epsilon) * (1 - ROUND_OFF)
 
     def epsilon(self, delta: float, *, precision: float = 1e-4) -> Interval:
-        return _epsilon(self, delta, guess=self._nearby(delta), precision=precision)
+        return _epsilon(self, delta, guess=self._coarse_guess(delta), precision=precision)
 
     def upper_epsilon(self, delta: float, *, precision: float = 1e-4) -> float:
-        return crossing(self.upper, delta, guess=self._nearby(delta), precision=precision).upper
+        return crossing(
+            self.upper, delta, guess=self._coarse_guess(delta), precision=precision
+        ).upper
 
-    def _nearby(self, delta: float) -> float:
+    def _coarse_guess(self, delta: float) -> float:
         """Return a first guess of epsilon, from a faster search on a coarse grid if possible."""
         if self.cells > 300:
             coarse = GaussianReplaceOne(self.campaign, delta=delta, cells=160)

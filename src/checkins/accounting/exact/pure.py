@@ -75,18 +75,20 @@ class PureAddRemove:
         b, m = campaign.odds, campaign.slots
         self.local_epsilon = campaign.local_epsilon
         probability = 1.0 / (1.0 + b)
-        counted = window(trials=m, probability=probability, log_outside=campaign.log_outside(delta))
+        binomial = window(
+            trials=m, probability=probability, log_outside=campaign.log_outside(delta)
+        )
         self.step = campaign.participation * 2.0 * math.sinh(campaign.local_epsilon) / m
         """The amount by which f grows if K grows by 1."""
-        self.deviations: FloatArray = counted.counts - m * probability
-        self.masses = counted.masses
-        won, lost = counted.counts / m, (m - counted.counts) / m
+        self.deviations: FloatArray = binomial.counts - m * probability
+        self.masses = binomial.masses
+        ups, downs = binomial.counts / m, (m - binomial.counts) / m
         p0 = campaign.participation
-        self.ratios: FloatArray = (1.0 - p0) + p0 * (won * b + lost / b)
-        self._reached = np.cumsum(counted.masses)
-        self._left = np.cumsum(counted.masses[::-1])[::-1]
-        below = np.concatenate(([0.0], np.cumsum(self._reached)[:-1]))
-        above = np.concatenate((np.cumsum(self._left[::-1])[::-1][1:], [0.0]))
+        self.ratios: FloatArray = (1.0 - p0) + p0 * (ups * b + downs / b)
+        self._cdf = np.cumsum(binomial.masses)
+        self._survival = np.cumsum(binomial.masses[::-1])[::-1]
+        below = np.concatenate(([0.0], np.cumsum(self._cdf)[:-1]))
+        above = np.concatenate((np.cumsum(self._survival[::-1])[::-1][1:], [0.0]))
         self._puts, self._calls = self.step * below, self.step * above
 
     def pair(self) -> DominatingPair:
@@ -98,7 +100,7 @@ class PureAddRemove:
         k = int(np.searchsorted(self.deviations, at))
         if k == len(self.deviations):
             return 0.0
-        return float(self._calls[k] + self.step * (self.deviations[k] - at) * self._left[k])
+        return float(self._calls[k] + self.step * (self.deviations[k] - at) * self._survival[k])
 
     def _add(self, epsilon: float) -> float:
         near = epsilon < math.log(2.0)  # for ratios near 1, the difference from 1 is more accurate
@@ -107,7 +109,7 @@ class PureAddRemove:
         k = int(np.searchsorted(values, at, side="right")) - 1
         if k < 0:
             return 0.0
-        return math.exp(epsilon) * float(self._puts[k] + (at - values[k]) * self._reached[k])
+        return math.exp(epsilon) * float(self._puts[k] + (at - values[k]) * self._cdf[k])
 
     def _delta(self, epsilon: float) -> float:
         return max(self._remove(epsilon), self._add(epsilon))
@@ -129,7 +131,7 @@ class PureAddRemove:
 
     def _epsilon(self, delta: float) -> float:
         centre = int(np.searchsorted(self.deviations, 0.0))
-        calls, left = self._calls[centre:], self._left[centre:]
+        calls, left = self._calls[centre:], self._survival[centre:]
         remove = 0.0
         if self._remove(0.0) > delta:
             k = int(np.count_nonzero(calls > delta))
@@ -140,7 +142,7 @@ class PureAddRemove:
             deltas = self._puts[:centre] / self.ratios[:centre]
             k = int(np.count_nonzero(deltas <= delta)) - 1
             room = delta * self.ratios[k] - self._puts[k]
-            more = room / (self._reached[k] - delta)
+            more = room / (self._cdf[k] - delta)
             add = -math.log(self.ratios[k] + more)
             if add < math.log(2.0):
                 add = -math.log1p(self.step * self.deviations[k] + more)
@@ -192,16 +194,16 @@ class ThreePointSum:
     def __init__(self, campaign: PureCampaign, point: ThreePoint, *, delta: float) -> None:
         self.campaign, self.point = campaign, point
         m = campaign.slots
-        counted = window(
+        binomial = window(
             trials=m,
             probability=min(2.0 * point.probability, 1.0 - 1e-16),
             log_outside=campaign.log_outside(delta),
         )
-        starts = np.arange(0, len(counted.masses), -(-len(counted.masses) // _BLOCKS))
-        ends = np.append(starts[1:], len(counted.masses)) - 1
-        self._masses = np.add.reduceat(counted.masses, starts)
-        self._fewest: FloatArray = counted.counts[starts]
-        self._most: FloatArray = counted.counts[ends]
+        starts = np.arange(0, len(binomial.masses), -(-len(binomial.masses) // _BLOCKS))
+        ends = np.append(starts[1:], len(binomial.masses)) - 1
+        self._masses = np.add.reduceat(binomial.masses, starts)
+        self._fewest: FloatArray = binomial.counts[starts]
+        self._most: FloatArray = binomial.counts[ends]
 
     def _bound(self, epsilon: float, *, trials: FloatArray, drift_at: FloatArray) -> float:
         """Return E(f - e^eps f')_+ with these numbers of trials B(c, 1/2) for each block."""
@@ -271,20 +273,20 @@ class PureReplaceOne:
         return min(max(one.lower(epsilon) for one in witnesses), self.upper(epsilon))
 
     def epsilon(self, delta: float) -> Interval:
-        upper, guess = self.upper_epsilon(delta), self._nearby(delta)
+        upper, guess = self.upper_epsilon(delta), self._guess(delta)
         lower = crossing(self.lower, delta, guess=1.05 * guess, precision=1e-7).lower
         return Interval(min(lower, upper), upper)
 
     def upper_epsilon(self, delta: float) -> float:
-        guess = 1.2 * self._nearby(delta)
+        guess = 1.2 * self._guess(delta)
         upper = crossing(self.upper, delta, guess=guess, precision=1e-7).upper
-        return min(upper, self._locally)
+        return min(upper, self._known_slot_epsilon)
 
     @property
-    def _locally(self) -> float:
+    def _known_slot_epsilon(self) -> float:
         """The epsilon that holds if the client's slot is known."""
         gain = self.campaign.participation * math.expm1(self.campaign.local_epsilon)
         return min(math.log1p(gain) * (1 + _ULPS), self.campaign.local_epsilon)
 
-    def _nearby(self, delta: float) -> float:
-        return self._one_sided.epsilon(delta).upper or self._locally / 8
+    def _guess(self, delta: float) -> float:
+        return self._one_sided.epsilon(delta).upper or self._known_slot_epsilon / 8
