@@ -10,24 +10,15 @@ from scipy.stats import norm
 from checkins.accounting import (
     Adjacency,
     Design,
-    GaussianNoise,
     LocalRandomizer,
-    NoiseAt,
-    Protocol,
     certify,
 )
 from checkins.accounting.adversaries import CONTENT_ONLY, NO_BOUND, NO_PROTECTION, against_server
+from tests.accounting.designs import at_client, at_server, local
 
-
-def design(randomizer: LocalRandomizer | GaussianNoise, capacity: int | None = None) -> Design:
-    return Design(
-        Protocol.FIXED, slots=50, participation=0.5, randomizer=randomizer, capacity=capacity
-    )
-
-
-PURE = design(LocalRandomizer(1.5))
-CLIENT = design(GaussianNoise(0.5, NoiseAt.CLIENT), capacity=30)
-SERVER = design(GaussianNoise(0.5, NoiseAt.SERVER))
+PURE = local(1.5, 50, 0.5)
+CLIENT = at_client(0.5, 50, 0.5, capacity=30)
+SERVER = at_server(0.5, 50, 0.5)
 
 
 def test_a_pure_report_keeps_its_local_epsilon() -> None:
@@ -55,17 +46,17 @@ def test_nothing_holds_where_the_server_adds_the_noise() -> None:
 
 def test_reports_of_several_campaigns_add_up() -> None:
     assert against_server([PURE], delta=1e-6, campaigns=2).epsilon == 3.0
-    many = against_server([design(LocalRandomizer(0.01))], delta=1e-6, campaigns=10_000).epsilon
+    many = against_server([local(0.01)], delta=1e-6, campaigns=10_000).epsilon
     assert 0.5 < many < 6.0, "advanced composition, far below the sum of 100"
     four = against_server([CLIENT], delta=1e-6, campaigns=4).epsilon
-    stronger = design(GaussianNoise(0.25, NoiseAt.CLIENT), capacity=30)
+    stronger = at_client(0.25, capacity=30)
     assert four == pytest.approx(against_server([stronger], delta=1e-6).epsilon)
     mixed = against_server([PURE, CLIENT], delta=1e-6).epsilon
     assert mixed > 1.5 + against_server([CLIENT], delta=1e-6).epsilon
 
 
 def test_local_deltas_count() -> None:
-    approximate = design(LocalRandomizer(1.0, 1e-7))
+    approximate = local(1.0, randomizer=LocalRandomizer(1.0, 1e-7))
     assert against_server([approximate], delta=1e-6).epsilon == 1.0
     assert against_server([approximate], delta=1e-7).epsilon == 1.0
     assert against_server([approximate], delta=1e-6, campaigns=11).note == NO_BOUND

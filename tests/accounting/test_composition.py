@@ -8,17 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from checkins.accounting import Adjacency, Design, GaussianNoise, NoiseAt, Protocol, composition
+from checkins.accounting import composition
 from checkins.accounting.composition import triangle_bound
-
-
-def at_server(noise: float, **given: float) -> Design:
-    return Design(
-        Protocol.FIXED,
-        slots=int(given.get("slots", 10)),
-        participation=given.get("participation", 1.0),
-        randomizer=GaussianNoise(noise, NoiseAt.SERVER),
-    )
+from tests.accounting.designs import ADD_REMOVE, REPLACE_ONE, at_server
 
 
 @settings(max_examples=200, deadline=None)
@@ -54,13 +46,13 @@ def test_the_detour_is_no_smaller_than_the_way_between_any_two(
 
 @pytest.mark.parametrize("delta", [0.5, 0.9])
 def test_a_large_delta_has_an_epsilon_too(delta: float) -> None:
-    found = composition.Composition((at_server(1.0),), Adjacency.REPLACE_ONE, 2).epsilon(delta)
-    added = composition.Composition((at_server(1.0),), Adjacency.ADD_REMOVE, 2).epsilon(delta)
+    found = composition.Composition((at_server(1.0, 10),), REPLACE_ONE, 2).epsilon(delta)
+    added = composition.Composition((at_server(1.0, 10),), ADD_REMOVE, 2).epsilon(delta)
     assert added.lower <= found.upper < 1.0
 
 
 def test_clients_that_hardly_ever_come_cost_hardly_more_than_coming_and_leaving() -> None:
     """Composing curves loses here: 0.0465, where the detour proves 0.0134."""
     design = at_server(0.4646, slots=1, participation=4.42121e-06)
-    found = composition.Composition((design,), Adjacency.REPLACE_ONE, 100).upper_epsilon(1.5e-6)
+    found = composition.Composition((design,), REPLACE_ONE, 100).upper_epsilon(1.5e-6)
     assert found < 0.02

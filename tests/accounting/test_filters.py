@@ -42,20 +42,10 @@ from checkins.accounting.filters import (
 )
 from checkins.accounting.solve import crossing
 from checkins.errors import InvalidValue, NotCovered
+from tests.accounting.designs import ADD_REMOVE, REPLACE_ONE, at_server, local
 
-ADD_REMOVE, REPLACE_ONE = Adjacency.ADD_REMOVE, Adjacency.REPLACE_ONE
 DELTA = 1e-6
 GAUSSIAN = Filter()
-
-
-def at_server(noise: float, slots: int = 1, participation: float = 1.0) -> Design:
-    noisy = GaussianNoise(noise, NoiseAt.SERVER)
-    return Design(Protocol.FIXED, slots=slots, participation=participation, randomizer=noisy)
-
-
-def local(epsilon: float, slots: int = 1, participation: float = 1.0) -> Design:
-    randomizer = LocalRandomizer(epsilon)
-    return Design(Protocol.FIXED, slots=slots, participation=participation, randomizer=randomizer)
 
 
 def curve_of(design: Design, slack: float, adjacency: Adjacency = ADD_REMOVE) -> DeltaCurve:

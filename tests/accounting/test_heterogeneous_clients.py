@@ -13,9 +13,7 @@ from hypothesis import strategies as st
 from checkins.accounting import (
     Adjacency,
     Design,
-    GaussianNoise,
     LocalRandomizer,
-    NoiseAt,
     Protocol,
     certify,
     certify_heterogeneous,
@@ -24,29 +22,9 @@ from checkins.accounting.exact import campaign_divergence
 from checkins.accounting.exact.dominating_pair import DominatingPair, envelope
 from checkins.accounting.exact.grid_distribution import Rounding, Side
 from checkins.errors import InvalidValue, NotCovered
+from tests.accounting.designs import ADD_REMOVE, at_server, local
 
-ADD_REMOVE, REPLACE_ONE = Adjacency.ADD_REMOVE, Adjacency.REPLACE_ONE
-
-
-def pure(local_epsilon: float, slots: int, participation: float) -> Design:
-    return Design(
-        Protocol.FIXED,
-        slots=slots,
-        participation=participation,
-        randomizer=LocalRandomizer(local_epsilon),
-    )
-
-
-def noisy(noise: float, slots: int, participation: float) -> Design:
-    return Design(
-        Protocol.FIXED,
-        slots=slots,
-        participation=participation,
-        randomizer=GaussianNoise(noise, NoiseAt.SERVER),
-    )
-
-
-OFTEN, RARELY = pure(6.2, 40, 0.05), pure(6.2, 1, 0.005)
+OFTEN, RARELY = local(6.2, 40, 0.05), local(6.2, 1, 0.005)
 
 
 def test_a_client_may_be_of_one_kind_and_then_of_another() -> None:
@@ -66,7 +44,7 @@ def test_a_client_may_be_of_one_kind_and_then_of_another() -> None:
 
 def test_the_largest_divergence_composed_as_tabulated() -> None:
     """Three campaigns: unmixed 0.9837 and 1.173, mixed 1.300, largest curve 1.412."""
-    kinds = [pure(8.0, 765, 0.05), pure(8.0, 1, 5e-4)]
+    kinds = [local(8.0, 765, 0.05), local(8.0, 1, 5e-4)]
     found = certify_heterogeneous(kinds, delta=1e-6, adjacency=ADD_REMOVE, campaigns=3)
     assert found.epsilon == pytest.approx(1.412, abs=1e-3)
     assert found.epsilon_lower == pytest.approx(1.300, abs=1e-3)
@@ -86,7 +64,7 @@ def test_no_sequence_of_kinds_exceeds_the_certified_epsilon(
     participation: tuple[float, float],
     adjacency: Adjacency,
 ) -> None:
-    kinds = [pure(local_epsilon, m, p) for m, p in zip(slots, participation, strict=True)]
+    kinds = [local(local_epsilon, m, p) for m, p in zip(slots, participation, strict=True)]
     found = certify_heterogeneous(kinds, delta=1e-4, adjacency=adjacency, campaigns=2)
     for sequence in itertools.combinations_with_replacement(kinds, 2):
         one = certify(list(sequence), delta=1e-4, adjacency=adjacency, compare=False)
@@ -113,7 +91,7 @@ def test_kinds_that_no_exact_bound_covers_are_refused_over_several_campaigns() -
 
 def test_kinds_share_their_randomizer() -> None:
     with pytest.raises(InvalidValue, match="kinds"):
-        certify_heterogeneous([OFTEN, pure(1.0, 40, 0.05)], delta=1e-6, adjacency=ADD_REMOVE)
+        certify_heterogeneous([OFTEN, local(1.0, 40, 0.05)], delta=1e-6, adjacency=ADD_REMOVE)
 
 
 def pairs_of(*designs: Design) -> list[DominatingPair]:
@@ -125,9 +103,9 @@ def pairs_of(*designs: Design) -> list[DominatingPair]:
     "kinds",
     [
         (OFTEN, RARELY),
-        (pure(0.1, 1000, 0.01), pure(0.1, 3, 1e-4)),
-        (noisy(1.0, 10, 0.3), noisy(1.0, 100, 1.0), noisy(1.0, 1, 0.02)),
-        (noisy(5.0, 1000, 1e-3), noisy(5.0, 1, 1e-6)),
+        (local(0.1, 1000, 0.01), local(0.1, 3, 1e-4)),
+        (at_server(1.0, 10, 0.3), at_server(1.0, 100, 1.0), at_server(1.0, 1, 0.02)),
+        (at_server(5.0, 1000, 1e-3), at_server(5.0, 1, 1e-6)),
     ],
 )
 def test_an_envelope_is_the_largest_divergence_in_both_directions(

@@ -7,9 +7,7 @@ import pytest
 from checkins.accounting import (
     Adjacency,
     Design,
-    GaussianNoise,
     LocalRandomizer,
-    NoiseAt,
     Population,
     Precision,
     Protocol,
@@ -18,27 +16,12 @@ from checkins.accounting import (
     epsilon_at,
 )
 from checkins.accounting.precision import Method, method_at
+from tests.accounting.designs import at_client, at_server, local, roomy
 
 DELTA = 1e-6
-AT_SERVER = Design(
-    Protocol.FIXED, slots=50, participation=1.0, randomizer=GaussianNoise(1.0, NoiseAt.SERVER)
-)
-PURE = Design(Protocol.FIXED, slots=50, participation=0.5, randomizer=LocalRandomizer(1.0))
-AVERAGED = Design(
-    Protocol.AVERAGED,
-    slots=5,
-    participation=1.0,
-    randomizer=GaussianNoise(2.0, NoiseAt.CLIENT),
-    population=Population(100, 200),
-)
-ROOMY = Design(
-    Protocol.FIXED,
-    slots=50,
-    participation=1.0,
-    randomizer=GaussianNoise(0.1, NoiseAt.CLIENT),
-    capacity=100,
-    population=Population(500, 1000),
-)
+AT_SERVER, PURE = at_server(1.0, 50), local(1.0, 50, 0.5)
+AVERAGED = at_client(2.0, 5, protocol=Protocol.AVERAGED, population=Population(100, 200))
+ROOMY = roomy(0.1, 50, capacity=100, most=1000)
 
 
 @pytest.mark.parametrize("design", [AT_SERVER, PURE], ids=["server", "pure"])

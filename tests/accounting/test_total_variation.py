@@ -15,11 +15,8 @@ from checkins.accounting import (
     Adjacency,
     Certificate,
     Design,
-    GaussianNoise,
     LocalRandomizer,
-    NoiseAt,
     Parameter,
-    Population,
     Protocol,
     calibrate,
     certify,
@@ -28,18 +25,10 @@ from checkins.accounting import (
 )
 from checkins.accounting.accountant import smallest_epsilon
 from checkins.errors import InvalidValue
+from tests.accounting.designs import ADD_REMOVE, REPLACE_ONE, local, roomy
 from tests.strategies import deltas, local_epsilons
 
-ADD_REMOVE, REPLACE_ONE = Adjacency.ADD_REMOVE, Adjacency.REPLACE_ONE
-PURE = Design(Protocol.FIXED, slots=50, participation=1.0, randomizer=LocalRandomizer(1.0))
-NOISY = Design(
-    Protocol.FIXED,
-    slots=20,
-    participation=1.0,
-    randomizer=GaussianNoise(0.3, NoiseAt.CLIENT),
-    capacity=30,
-    population=Population(100, 200),
-)
+PURE, NOISY = local(1.0, 50), roomy(0.3, 20, capacity=30, most=200)
 PAID = "what runs is within total variation"
 
 
@@ -100,7 +89,7 @@ def test_what_is_left_and_what_is_charged_stay_within_delta(
     growth = Fraction(math.nextafter(math.exp(epsilon), 0.0))
     assert 0 < Fraction(share) + (1 + growth) * Fraction(tau) <= Fraction(delta)
     assert share < delta
-    wide = total_variation.widened(delta=delta, epsilon=epsilon, variation=tau)
+    wide = total_variation.increased_delta(delta=delta, epsilon=epsilon, variation=tau)
     assert Fraction(wide) >= min(1, Fraction(delta) + (1 + growth) * Fraction(tau))
     assert total_variation.charge(epsilon=epsilon, variation=tau) >= min(1.0, tau)
 

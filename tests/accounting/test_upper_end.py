@@ -6,31 +6,17 @@ import pytest
 
 from checkins.accounting import (
     Adjacency,
-    Design,
-    GaussianNoise,
-    LocalRandomizer,
-    NoiseAt,
-    Population,
-    Protocol,
     composition,
 )
 from checkins.accounting.bounds import Campaigns
 from checkins.accounting.exact import campaign_divergence
+from tests.accounting.designs import at_server, local, roomy
 
 DELTA = 1e-6
 DESIGNS = {
-    "gaussian": Design(
-        Protocol.FIXED, slots=12, participation=0.8, randomizer=GaussianNoise(0.8, NoiseAt.SERVER)
-    ),
-    "pure": Design(Protocol.FIXED, slots=40, participation=1.0, randomizer=LocalRandomizer(2.0)),
-    "roomy": Design(
-        Protocol.FIXED,
-        slots=8,
-        participation=1.0,
-        randomizer=GaussianNoise(0.2, NoiseAt.CLIENT),
-        capacity=60,
-        population=Population(100, 200),
-    ),
+    "gaussian": at_server(0.8, 12, 0.8),
+    "pure": local(2.0, 40),
+    "roomy": roomy(0.2, 8, capacity=60, most=200),
 }
 
 
