@@ -213,7 +213,7 @@ def test_a_client_that_never_takes_part_spends_nothing(
 
 
 @pytest.mark.parametrize("adjacency", Adjacency)
-@pytest.mark.parametrize("what", [local(1.0), at_server(1.0, slots=4)])
+@pytest.mark.parametrize("what", [local(1.0), at_server(1.0, slots=3)])
 def test_a_campaign_that_no_client_takes_part_in_adds_nothing(
     what: Design, adjacency: Adjacency
 ) -> None:
@@ -372,7 +372,11 @@ def test_gaussian_campaigns_compose_between_one_and_their_sum_replacing_too() ->
 def test_gaussian_replacement_is_monotone_in_every_argument(what: Design) -> None:
     dearest = price(what, REPLACE_ONE).epsilon
     noisier = dataclasses.replace(what.randomizer, noise_multiplier=3.3)
-    for change in ({"slots": 12}, {"participation": 0.45}, {"randomizer": noisier}):
+    for change in (
+        {"slots": 2 * what.slots - 1},
+        {"participation": 0.45},
+        {"randomizer": noisier},
+    ):
         assert price(dataclasses.replace(what, **change), REPLACE_ONE).epsilon < dearest  # type: ignore[arg-type]
     assert price(what, REPLACE_ONE, delta=2 * DELTA).epsilon < dearest
 
@@ -390,7 +394,7 @@ def test_a_lower_bound_for_several_campaigns_is_no_lower_than_for_one(
 def test_a_mixed_list_costs_the_same_in_any_order_and_no_less_than_its_parts(
     adjacency: Adjacency,
 ) -> None:
-    parts = [local(1.0, slots=50), at_server(1.5, slots=4), sliding(0.5, 20, participation=0.5)]
+    parts = [local(1.0, slots=50), at_server(1.5, slots=3), sliding(0.5, 20, participation=0.5)]
     found = [price(order, adjacency) for order in (parts, parts[::-1], [*parts[1:], parts[0]])]
     for one in found:
         sane(one)
@@ -537,7 +541,7 @@ def test_an_approximate_randomizer_has_the_papers_epsilon_or_its_own(
 def test_a_known_population_is_used_where_it_helps_and_is_named() -> None:
     most = Population(1, 10)
     for adjacency in Adjacency:
-        found = price(at_client(1.0, 11, slots=4, population=most), adjacency)
+        found = price(at_client(1.0, 11, slots=3, population=most), adjacency)
         assert found.method == "exact-population"
         assert found.epsilon < named(found, "exact").epsilon
         assert any("at most 10 clients exist" in line for line in found.assumptions)

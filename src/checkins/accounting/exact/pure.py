@@ -36,9 +36,9 @@ class PureCampaign:
         return math.exp(self.local_epsilon)
 
     def divergence(self, adjacency: Adjacency, *, delta: float, cells: int | None) -> Divergence:
-        """Return the exact divergence, valid near ``delta``. No grid is used, so ``cells`` is not.
+        """Return the exact divergence, valid near ``delta``.
 
-        The grid cells are an argument, because campaigns with Gaussian noise need them.
+        ``cells`` is ignored, because binomial sums need no grid.
         """
         if adjacency is Adjacency.ADD_REMOVE:
             return PureAddRemove(self, delta=delta)

@@ -36,7 +36,7 @@ Loads = Sequence[int] | NDArray[np.int64]
 
 
 def fixed_window(*, slots: int, participation: float) -> Amplification:
-    """The theorem for check-ins in a fixed window of m slots.
+    """Return the theorem for check-ins in a fixed window of m slots.
 
         ε = p₀²e^ε₀(e^ε₀ − 1)²/(2m) + p₀(e^ε₀ − 1) √(2 e^ε₀ log(1/δ)/m)
 
@@ -62,7 +62,7 @@ def fixed_window(*, slots: int, participation: float) -> Amplification:
 
 
 def sliding_window(*, window: int) -> Amplification:
-    """The theorem for check-ins in a sliding window of m slots that starts when the client wakes.
+    """Return the theorem for a sliding window of m slots that starts when the client wakes.
 
         ε = e^ε₀(e^ε₀ − 1)²/(2m) + (e^ε₀ − 1) √(2 e^ε₀ log(1/δ)/m)
 
@@ -80,7 +80,7 @@ def sliding_window(*, window: int) -> Amplification:
 
 
 def averaged(*, load_delta: float, clients: int, slots: int) -> Amplification:
-    """The theorem for the average of all reports of a slot. The total is δ + ``load_delta``.
+    """Return the theorem for averages of all reports of a slot. The total is δ + ``load_delta``.
 
         x = e^(2ε₀)(e^ε₀ − 1) ε₁,     ε₁ = √(1/n + 1/m) + √(log(1/δ₂)/n),     δ₂ = ``load_delta``
 
@@ -124,7 +124,7 @@ def averaged_total(
 
 
 def replacement(*, slots: int, largest_weight: float) -> Amplification:
-    """The theorem for m adaptive randomizers, of which a random one gets the first record.
+    """Return the theorem for m adaptive randomizers, of which a random one gets the first record.
 
         x = w (e^ε₀ − 1) √(e^ε₀/m),     w = ``largest_weight``
 
@@ -144,7 +144,7 @@ def replacement(*, slots: int, largest_weight: float) -> Amplification:
 
 
 def swapping(*, clients: int) -> Amplification:
-    """The theorem for n adaptive randomizers after the first record is swapped with a random one.
+    """Return the theorem for n adaptive randomizers after a swap of the first with a random record.
 
         x = e^(3ε₀/2) (e^ε₀ − 1) / √n
 
@@ -160,7 +160,7 @@ def swapping(*, clients: int) -> Amplification:
 
 
 def bins(*, loads: Loads) -> Amplification:
-    """The theorem for averages within bins of given sizes ℓ, after one random swap.
+    """Return the theorem for averages within bins of given sizes ℓ, after one random swap.
 
         x = e^(2ε₀) (e^ε₀ − 1) ‖ℓ‖₂ / n,     n = Σ ℓ
 
@@ -188,7 +188,7 @@ def checked_loads(loads: Loads) -> NDArray[np.float64]:
 
 
 def shuffling(*, clients: int) -> Amplification:
-    """The theorem for n adaptive randomizers that get the records in random order.
+    """Return the theorem for n adaptive randomizers that get the records in random order.
 
         ε = e^(3ε₀)(e^ε₀ − 1)²/(2n) + e^(3ε₀/2)(e^ε₀ − 1) √(2 log(1/δ)/n)
 
