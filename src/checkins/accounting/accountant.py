@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from checkins import validate
 from checkins.accounting import total_variation
 from checkins.accounting.adversaries import AgainstServer, against_curious, against_server
-from checkins.accounting.bounds import Bound, Campaigns, HeterogeneousClients, best_bound
+from checkins.accounting.bounds import Bound, Campaigns, HeterogeneousClients, Mechanism, best_bound
 from checkins.accounting.certificate import (
     KIND_INDEPENDENT_OF_DATA,
     OF_DESIGN,
@@ -85,8 +85,8 @@ def certify(
     bounded, exposure = mechanism, 0.0
     if curious != 0 or curious is False:
         validate.count(curious=curious)
-        left, exposure = against_curious(designs, curious, delta=delta, campaigns=campaigns)
-        bounded = replace(mechanism, designs=left, curious=True)
+        accounted, exposure = against_curious(designs, curious, delta=delta, campaigns=campaigns)
+        bounded = replace(mechanism, designs=accounted, curious=True)
     found = _bounds_after_charges(bounded, delta, variation, exposure)
     certificate = _certificate(
         mechanism, found, delta=delta, variation=variation, exposure=exposure, curious=curious
@@ -98,7 +98,7 @@ def certify(
 
 
 def _certificate(
-    mechanism: Campaigns | HeterogeneousClients,
+    mechanism: Mechanism,
     found: Sequence[Bound],
     *,
     delta: float,
@@ -141,7 +141,7 @@ def lower_of(designs: Sequence[Design]) -> str:
     return OF_SOME_RANDOMIZER if local else OF_DESIGN
 
 
-def _against_server(mechanism: Campaigns | HeterogeneousClients, delta: float) -> AgainstServer:
+def _against_server(mechanism: Mechanism, delta: float) -> AgainstServer:
     if isinstance(mechanism, Campaigns):
         return against_server(mechanism.designs, delta=delta, campaigns=mechanism.campaigns)
     each = (
@@ -169,7 +169,7 @@ def smallest_epsilon(
 
 
 def _bounds_after_charges(
-    mechanism: Campaigns | HeterogeneousClients, delta: float, variation: float, exposure: float
+    mechanism: Mechanism, delta: float, variation: float, exposure: float
 ) -> list[Bound]:
     """Return all bounds at a part of ``delta``, the share.
 
@@ -200,11 +200,7 @@ def _bounds_after_charges(
 
 
 def _refined(
-    mechanism: Campaigns | HeterogeneousClients,
-    known: list[Bound],
-    delta: float,
-    variation: float,
-    exposure: float,
+    mechanism: Mechanism, known: list[Bound], delta: float, variation: float, exposure: float
 ) -> list[Bound]:
     """Improve the bounds twice, with all of delta that remains after the charges."""
     for _ in range(2):
@@ -328,9 +324,7 @@ def check(
         design.check_adjacency(adjacency)
 
 
-def _assumed(
-    mechanism: Campaigns | HeterogeneousClients, best: Bound, curious: int
-) -> tuple[str, ...]:
+def _assumed(mechanism: Mechanism, best: Bound, curious: int) -> tuple[str, ...]:
     together = isinstance(mechanism, Campaigns)
     runs = mechanism.campaigns * (len(mechanism.designs) if together else 1)
     lines = (

@@ -296,6 +296,10 @@ class HeterogeneousClients:
         return list(itertools.combinations_with_replacement(self.designs, self.campaigns))
 
 
+Mechanism = Campaigns | HeterogeneousClients
+"""What a certificate is about: campaigns whose clients are all alike, or of several kinds."""
+
+
 def paper_epsilon(design: Design, *, delta: float) -> float:
     """Return the epsilon of the paper's theorem for the protocol, or infinity if it gives none.
 

@@ -58,6 +58,8 @@ class Calibration:
 
 @dataclass(frozen=True, slots=True)
 class _Target:
+    """The (epsilon, delta) to meet. ``delta`` is what remains for the design after charges."""
+
     epsilon: float
     delta: float
     adjacency: Adjacency
@@ -75,11 +77,11 @@ class _Target:
         try:
             if not self.curious:
                 return self._exact_delta(design, cells)
-            [left], exposure = against_curious(
+            [accounted], exposure = against_curious(
                 (design,), self.curious, delta=self.delta, campaigns=self.campaigns
             )
             charge = total_variation.charge(epsilon=self.epsilon, variation=0.0, exposure=exposure)
-            return self._exact_delta(left, cells) + charge
+            return self._exact_delta(accounted, cells) + charge
         except NotCovered:
             try:
                 epsilon = self.certify(design, delta=self.delta).epsilon

@@ -83,11 +83,9 @@ class Composition:
         updates are not covered.
         """
         both = self._pair(Adjacency.ADD_REMOVE, delta, Side.UP, cells)
-        return (
-            worse_direction(both)
-            if self.adjacency is Adjacency.ADD_REMOVE
-            else triangle_bound(both)
-        )
+        if self.adjacency is Adjacency.ADD_REMOVE:
+            return worse_direction(both)
+        return triangle_bound(both)
 
     def _without_overflow(self) -> tuple[Composition | None, float]:
         """Return the campaigns without capacities, and the probability that any slot overflows.

@@ -43,9 +43,11 @@ def divergence(
 
 
 def campaign_of(design: Design) -> PureCampaign | GaussianCampaign:
-    """Return the slots, the participation and the slot ratio that the design is accounted for by.
+    """Return the campaign that the design is accounted for as: slots, participation, slot ratio.
 
-    Averaged updates are a post-processing of a shuffle of all reports.
+    Every kind of campaign has its own slot ratio, and the methods ``divergence`` and ``pair``. This
+    function alone decides which kind a design is. Averaged updates are a post-processing of a
+    shuffle of all reports.
     """
     randomizer = design.randomizer
     if isinstance(randomizer, GaussianNoise):
