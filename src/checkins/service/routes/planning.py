@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -32,121 +32,103 @@ _REAL = re.compile(r"[0-9]{1,16}(\.[0-9]{0,24})?([eE][+-]?[0-9]{1,2})?|\.[0-9]{1
 
 
 @dataclass(frozen=True, slots=True)
-class NumberParameter:
-    """A number in the query, with its range."""
+class Parameter:
+    """A parameter in the query. ``read`` parses its text, or raises ValueError if it is invalid."""
 
     meaning: str
-    least: float
-    most: float
-    whole: bool = False
+    schema: Mapping[str, Any]
+    read: Callable[[str], object]
     required: bool = False
 
-    def schema(self) -> dict[str, Any]:
-        kind = "integer" if self.whole else "number"
-        return {"type": kind, "minimum": self.least, "maximum": self.most}
 
-    def read(self, name: str, text: str) -> float:
-        if (_WHOLE if self.whole else _REAL).fullmatch(text):
-            value = int(text) if self.whole else float(text)
-            if self.least <= value <= self.most:
+def _number(
+    meaning: str, least: float, most: float, *, whole: bool = False, required: bool = False
+) -> Parameter:
+    """Return a parameter that is a number from ``least`` to ``most``."""
+
+    def read(text: str) -> float:
+        if (_WHOLE if whole else _REAL).fullmatch(text):
+            value = int(text) if whole else float(text)
+            if least <= value <= most:
                 return value
-        kind = "an integer" if self.whole else "a number"
-        raise Problem("invalid", f"{name}: must be {kind} from {self.least:,} to {self.most:,}")
+        kind = "an integer" if whole else "a number"
+        raise ValueError(f"must be {kind} from {least:,} to {most:,}")
+
+    kind = "integer" if whole else "number"
+    return Parameter(meaning, {"type": kind, "minimum": least, "maximum": most}, read, required)
 
 
-@dataclass(frozen=True, slots=True)
-class WordParameter:
-    """A word in the query, one of ``words``."""
+def _word(meaning: str, *words: str, required: bool = False) -> Parameter:
+    """Return a parameter that is one of ``words``."""
 
-    meaning: str
-    words: tuple[str, ...]
-    required: bool = False
-
-    def schema(self) -> dict[str, Any]:
-        return {"type": "string", "enum": list(self.words)}
-
-    def read(self, name: str, text: str) -> str:
-        if text not in self.words:
-            raise Problem("invalid", f"{name}: must be one of {', '.join(self.words)}")
+    def read(text: str) -> str:
+        if text not in words:
+            raise ValueError(f"must be one of {', '.join(words)}")
         return text
 
-
-class PopulationParameter:
-    """A range LO..HI in the query, or one number."""
-
-    meaning = "Number of clients: one number, or a range LO..HI"
-    required = True
-
-    def schema(self) -> dict[str, Any]:
-        return {"type": "string", "pattern": r"^[1-9][0-9]{0,9}(\.\.[1-9][0-9]{0,9})?$"}
-
-    def read(self, name: str, text: str) -> list[int]:
-        found = re.fullmatch(r"([0-9]{1,11})(?:\.\.([0-9]{1,11}))?", text)
-        low, high = (int(found[1]), int(found[2] or found[1])) if found else (0, 0)
-        if not (1 <= low <= MOST_CLIENTS and 1 <= high <= MOST_CLIENTS):
-            must = f"must be an integer or LO..HI, from 1 to {MOST_CLIENTS:,}"
-            raise Problem("invalid", f"{name}: {must}")
-        if low > high:
-            must = "the first must not exceed the second"
-            raise Problem("invalid", f"{name} = {low}..{high}: {must}")
-        return [low, high]
+    return Parameter(meaning, {"type": "string", "enum": list(words)}, read, required)
 
 
-class CapacityParameter:
-    """The largest number of check-ins that a slot uses, or ``all``."""
-
-    meaning = (
-        "Fix the largest number of check-ins that a slot uses; `all` only with noise at the server"
-    )
-    required = False
-
-    def schema(self) -> dict[str, Any]:
-        return {"type": "string", "pattern": r"^([1-9][0-9]{0,8}|all)$"}
-
-    def read(self, name: str, text: str) -> int | str:
-        if text == "all":
-            return text
-        if _WHOLE.fullmatch(text) and 1 <= int(text) < MOST_CAPACITY:
-            return int(text)
-        raise Problem("invalid", f"{name}: must be all, or an integer from 1")
+def _population(text: str) -> list[int]:
+    found = re.fullmatch(r"([0-9]{1,11})(?:\.\.([0-9]{1,11}))?", text)
+    low, high = (int(found[1]), int(found[2] or found[1])) if found else (0, 0)
+    if not (1 <= low <= MOST_CLIENTS and 1 <= high <= MOST_CLIENTS):
+        raise ValueError(f"must be an integer or LO..HI, from 1 to {MOST_CLIENTS:,}")
+    if low > high:
+        must = "the first must not exceed the second"
+        raise Problem("invalid", f"population = {low}..{high}: {must}")
+    return [low, high]
 
 
-Parameter = NumberParameter | WordParameter | PopulationParameter | CapacityParameter
+def _capacity(text: str) -> int | str:
+    if text == "all":
+        return text
+    if _WHOLE.fullmatch(text) and 1 <= int(text) < MOST_CAPACITY:
+        return int(text)
+    raise ValueError("must be all, or an integer from 1")
+
+
+_POPULATION = "Number of clients: one number, or a range LO..HI"
+_RANGE = r"^[1-9][0-9]{0,9}(\.\.[1-9][0-9]{0,9})?$"
+_CAPACITY = (
+    "Fix the largest number of check-ins that a slot uses; `all` only with noise at the server"
+)
+_COUNT_OR_ALL = r"^([1-9][0-9]{0,8}|all)$"
 _DIMENSION = "Number of coordinates of the model; required if no `task` is given"
 _ADJACENCY = "Neighbour relation of differential privacy"
 _TASK = "A task of the package to learn; given instead of `dimension`"
 _WINDOW = "Fix the number of slots that a client draws from (sliding only)"
 QUESTION: Mapping[str, Parameter] = {
-    "population": PopulationParameter(),
-    "epsilon": NumberParameter("The epsilon of the budget", 0.01, 50, required=True),
-    "delta": NumberParameter("The delta of the budget", 1e-15, 0.1, required=True),
-    "adjacency": WordParameter(_ADJACENCY, ("add-remove", "replace-one"), required=True),
-    "dimension": NumberParameter(_DIMENSION, 1, MOST_DIMENSION, whole=True),
-    "task": WordParameter(_TASK, ("patients", "fashion-mnist", "synthetic")),
+    "population": Parameter(_POPULATION, {"type": "string", "pattern": _RANGE}, _population, True),
+    "epsilon": _number("The epsilon of the budget", 0.01, 50, required=True),
+    "delta": _number("The delta of the budget", 1e-15, 0.1, required=True),
+    "adjacency": _word(_ADJACENCY, "add-remove", "replace-one", required=True),
+    "dimension": _number(_DIMENSION, 1, MOST_DIMENSION, whole=True),
+    "task": _word(_TASK, "patients", "fashion-mnist", "synthetic"),
 }
 DEVICES: Mapping[str, Parameter] = {
-    "availability_s": NumberParameter(
+    "availability_s": _number(
         "Seconds for which a device stays available after it joined", 1, 10**9
     ),
-    "uplink_bytes_per_s": NumberParameter("Upload rate of a device in bytes per second", 1, 10**12),
-    "dropout": NumberParameter("Share of chosen clients that send no report", 0, 0.95),
+    "uplink_bytes_per_s": _number("Upload rate of a device in bytes per second", 1, 10**12),
+    "dropout": _number("Share of chosen clients that send no report", 0, 0.95),
 }
 SERVER: Mapping[str, Parameter] = {
-    "updates_per_s": NumberParameter(
+    "updates_per_s": _number(
         "Largest number of reports per second that the server accepts", 1e-3, 10**9
     ),
-    "duration_s": NumberParameter("Largest duration of all runs together, in seconds", 1, 10**9),
+    "duration_s": _number("Largest duration of all runs together, in seconds", 1, 10**9),
 }
 FIXED: Mapping[str, Parameter] = {
-    "protocol": WordParameter("Fix the protocol", ("fixed", "averaged", "sliding")),
-    "slots": NumberParameter("Fix the number of slots", 1, 10**6, whole=True),
-    "participation": NumberParameter("Fix the probability that a client checks in", 1e-6, 1),
-    "capacity": CapacityParameter(),
-    "window": NumberParameter(_WINDOW, 1, 10**6, whole=True),
-    "minibatch": NumberParameter("Fix the number of slots per model step", 1, 10**6, whole=True),
-    "repeats": NumberParameter("Fix the number of runs", 1, 1000, whole=True),
-    "noise_at": WordParameter("Fix who adds the noise", ("client", "server")),
-    "randomizer": WordParameter("Fix the randomizer", ("gaussian", "laplace", "privunit")),
+    "protocol": _word("Fix the protocol", "fixed", "averaged", "sliding"),
+    "slots": _number("Fix the number of slots", 1, 10**6, whole=True),
+    "participation": _number("Fix the probability that a client checks in", 1e-6, 1),
+    "capacity": Parameter(_CAPACITY, {"type": "string", "pattern": _COUNT_OR_ALL}, _capacity),
+    "window": _number(_WINDOW, 1, 10**6, whole=True),
+    "minibatch": _number("Fix the number of slots per model step", 1, 10**6, whole=True),
+    "repeats": _number("Fix the number of runs", 1, 1000, whole=True),
+    "noise_at": _word("Fix who adds the noise", "client", "server"),
+    "randomizer": _word("Fix the randomizer", "gaussian", "laplace", "privunit"),
 }
 PARAMETERS: Mapping[str, Parameter] = {**QUESTION, **DEVICES, **SERVER, **FIXED}
 
@@ -261,7 +243,7 @@ def planner_of(request: Request) -> Planner:
     response_model=Plan,
     openapi_extra={
         "parameters": [
-            {"name": name, **parameter("query", one.meaning, one.required, **one.schema())}
+            {"name": name, **parameter("query", one.meaning, one.required, **one.schema)}
             for name, one in PARAMETERS.items()
         ]
     },
@@ -300,7 +282,10 @@ def question_of(request: Request) -> dict[str, Any]:
             raise Problem("invalid", f"query: knows no {name[:MOST_TEXT]!r}; see openapi.json")
         if name in given:
             raise Problem("invalid", f"{name}: was given more than once")
-        given[name] = known.read(name, text)
+        try:
+            given[name] = known.read(text)
+        except ValueError as error:
+            raise Problem("invalid", f"{name}: {error}") from None
     for name, known in PARAMETERS.items():
         if known.required and name not in given:
             raise Problem("invalid", f"{name}: is missing, and has no default")
