@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from checkins.simulation.report import numbers
+from checkins import formatting
 from tests.support.browser import DESK, PHONE, Visit, overflow, shown, text, wait_for_text, watching
 from tests.support.campaigns import campaign_text
 from tests.support.coordinator import serving
@@ -104,7 +104,7 @@ def watched(browser: Browser, folder: Path, *, start: str) -> bool:
                 seen.page, "ledger", view["ledger"]["head"]
             )  # the closing line, read again
             assert text(seen.page, "link-text") == "Over"
-            price = numbers.up(view["certificate"]["epsilon"])
+            price = formatting.page_up(view["certificate"]["epsilon"])
             assert text(seen.page, "spent") == f"ε ≤ {price} of 1"
             assert f"{price} is proven (rounded up)" in text(seen.page, "certificate")
             assert seen.page.locator("#strip").get_attribute("aria-label") == (
