@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from checkins.errors import ComputationFailed, InvalidValue
-from checkins.simulation.engine.evaluation import Metrics
+from checkins.simulation.engine.evaluation import Diverged, Metrics
 from checkins.simulation.engine.outcome import Outcome
 from checkins.simulation.workers import SINGLE_THREAD, Job, run_jobs
 from tests.simulation import tiny
@@ -48,6 +48,19 @@ class Dying(Job):
         os._exit(9)
 
 
+@dataclass(frozen=True, slots=True)
+class Diverging(Job):
+    """Fails as a training does whose rate is too large."""
+
+    def run(self, **_: object) -> Outcome:
+        raise Diverged("rate", 3e38, "the model has diverged: lower the rate")
+
+
+def of_kind(kind: type[Job], job: Job) -> list[Job]:
+    given = (job.task, job.folder, job.mechanism, job.scenario)
+    return [kind(*given, seed, job.evaluations) for seed in (1, 2)]
+
+
 @pytest.mark.slow
 def test_processes_give_bit_for_bit_what_this_process_gives_in_order(folder: Path) -> None:
     three = jobs(folder, 3, 1, 2)
@@ -67,22 +80,15 @@ def test_processes_give_bit_for_bit_what_this_process_gives_in_order(folder: Pat
 
 @pytest.mark.slow
 def test_what_fails_in_a_process_is_the_same_error_here(folder: Path) -> None:
-    wild = tiny.campaign(tiny.WILD)
-    asked = [tiny.job(folder, campaign=wild, seed=seed) for seed in (1, 2)]
-    with pytest.raises(InvalidValue, match="diverged") as caught:
-        run_jobs(asked, workers=2)
+    with pytest.raises(Diverged, match="diverged") as caught:
+        run_jobs(of_kind(Diverging, *jobs(folder, 1)), workers=2)
     assert (caught.value.name, caught.value.value) == ("rate", 3e38)
 
 
 @pytest.mark.slow
 def test_a_process_that_dies_is_named_with_a_remedy(folder: Path) -> None:
-    [job] = jobs(folder, 1)
-    dying = [
-        Dying(job.task, job.folder, job.mechanism, job.scenario, seed, job.evaluations)
-        for seed in (1, 2)
-    ]
     with pytest.raises(ComputationFailed, match="fewer --workers"):
-        run_jobs(dying, workers=2)
+        run_jobs(of_kind(Dying, *jobs(folder, 1)), workers=2)
 
 
 def test_equal_jobs_run_once(folder: Path) -> None:
