@@ -240,6 +240,7 @@ class CalibratedDesign:
 
 
 MOST_SHOWN = 12
+"""Largest number of designs of a front that a plan shows."""
 
 
 def dominates(one: Sequence[float], other: Sequence[float]) -> bool:

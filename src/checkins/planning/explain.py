@@ -21,6 +21,7 @@ from checkins.planning.search import LOAD_EXPONENT
 from checkins.planning.search_space import capacity_without_overflow, contributors
 
 FACTORS = (0.5, 1.0, 2.0)
+"""Numbers of clients in the sensitivity, relative to the planned number."""
 
 
 @dataclass(frozen=True, slots=True)

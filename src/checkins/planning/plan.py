@@ -31,7 +31,9 @@ from checkins.planning.question import Question
 from checkins.planning.search import CachedCalibrator, round_level, search
 
 BUDGETS = (0.25, 0.5, 2.0, 4.0)
+"""Budgets on the curve, relative to the epsilon of the question."""
 MOST_EPSILON = 50.0
+"""Largest epsilon on the curve."""
 
 
 def slots_curve(designs: Iterable[CalibratedDesign]) -> list[dict[str, object]]:

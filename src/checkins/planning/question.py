@@ -17,6 +17,7 @@ from checkins.campaign.task import DataSet, Model
 from checkins.errors import InvalidValue
 
 RAMP_STEPS = 10
+"""Momentum may have a memory of one step for each of this many steps."""
 MOST_MEMORY = 10.0
 """Largest memory 1/(1 − momentum) in steps. It is also at most a tenth of all steps."""
 

@@ -28,7 +28,9 @@ from checkins.planning.search_space import candidates, with_slots
 LOAD_EXPONENT = 0.05
 """Exponent of the load in the score. Twice the uploads must improve the proxy by 3.5 percent."""
 FINALISTS, MOST_TRIED = 5, 24
+"""Number of calibrated candidates from which the best is chosen, and the limit on attempts."""
 SAME_LOAD = 1.02
+"""Designs whose loads differ by at most this factor count as equally demanding."""
 BUDGET_SHARES = (0.5, 0.25)
 """Shares of the budget for which the front also shows designs."""
 LEAST_DELTA_WITHOUT_CHECK = 1e-12
