@@ -56,13 +56,12 @@ class KillCampaign:
     reader: Reader = field(init=False)
 
     def __post_init__(self) -> None:
-        starts = 2 if self.workers == 1 else 4  # several workers take longer to start
         self.coordinator = Coordinator(
             self.plan.write(self.folder),
             self.store,
             workers=self.workers,
             real=self.real,
-            start=f"+{starts * self.start_s + 1 + self.plan.clients / 150:.0f}",
+            start=f"+{2 * self.start_s + 1 + self.plan.clients / 150:.0f}",
         )
 
     def run(self, meanwhile: Callable[[KillCampaign], None]) -> Findings:

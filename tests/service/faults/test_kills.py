@@ -18,7 +18,7 @@ from tests.support.postgres import Postgres
 
 SLOTS, KILLS, UP_S = (10_000, 200, 2.0) if SOAK else (60, 8, 0.3)
 """Sixty slots are enough for eight kills: each takes about a second, and a slot a fifth of one."""
-TIMES_WORKERS = 1 if SOAK else 2
+TIMES_WORKERS = 1 if SOAK else 4
 """How many times as many slots there are where several workers start, which takes longer."""
 CLIENTS_A_SLOT = 2.5
 SLOWER = (1.0,) if SOAK else (1.0, 3.0, 9.0)
@@ -30,7 +30,7 @@ def plan(start_s: float, slower: float, *, workers: int = 1) -> Plan:
 
     In the long form all kills fit too; in the short form a slow machine sees fewer of them.
     """
-    least_s = 0.1 if SOAK else 0.2 if workers == 1 else 0.25
+    least_s = 0.1 if SOAK or workers > 1 else 0.2
     slot_s = slower * min(0.25, max(least_s, 0.06 * start_s * (1.0 if workers == 1 else 1.5)))
     if SOAK:
         start_s *= 1.0 if workers == 1 else 1.5
