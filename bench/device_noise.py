@@ -9,9 +9,8 @@ import opendp.prelude as dp
 
 from bench.measure import Section, timed
 from checkins.randomizers.device import DeviceSampler
-from checkins.randomizers.gaussian import Gaussian
 from checkins.randomizers.grid import Grid
-from checkins.randomizers.laplace import Laplace
+from checkins.randomizers.randomizer import Gaussian, Laplace
 
 DIMENSION, THEIR_DIMENSION = 10**6, 20_000
 LEAST = 10e6

@@ -13,14 +13,14 @@ from hypothesis.strategies import SearchStrategy
 from checkins.accounting import design
 from checkins.campaign import model, randomizer_config, task
 from checkins.protocol import rules
-from checkins.randomizers import gaussian, grid, laplace, privunit, randomized_response
+from checkins.randomizers import grid, privunit, randomizer
 from tests.campaign import strategies as campaign_strategies
 from tests.randomizers import strategies as randomizer_strategies
 from tests.strategies import DESCRIPTIONS as DESIGNS
 
 MODULES = (
     *(design, model, randomizer_config, task, rules),
-    *(gaussian, grid, laplace, privunit, randomized_response),
+    *(grid, privunit, randomizer),
 )
 RESULTS = {privunit.Cap, rules.Rules}
 """What is computed, not described."""

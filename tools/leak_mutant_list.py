@@ -181,12 +181,7 @@ _MORE_LEAKS = (
             ),
             Change(
                 "randomizers/device.py",
-                "return self.grid.clip_l2(self._vector(update), clip)",
-                "return np.trunc(self._vector(update) / self.grid.step).astype(np.int32)",
-            ),
-            Change(
-                "randomizers/device.py",
-                "return self.grid.clip_l1(self._vector(update), clip)",
+                "return self.grid.clip(self._vector(update), clip, order=order)",
                 "return np.trunc(self._vector(update) / self.grid.step).astype(np.int32)",
             ),
         ),
@@ -225,10 +220,10 @@ _MORE_LEAKS = (
         (
             Change(
                 "randomizers/device.py",
-                "        return self._noise.draw(self.dimension, _RANDOMNESS).astype(np.int64)",
+                "        return self._additive.draw(self.dimension, _RANDOMNESS).astype(np.int64)",
                 "        global _KEPT\n"
                 '        if "_KEPT" not in globals():\n'
-                "            noise = self._noise.draw(self.dimension, _RANDOMNESS)\n"
+                "            noise = self._additive.draw(self.dimension, _RANDOMNESS)\n"
                 "            _KEPT = noise.astype(np.int64)\n"
                 "        return _KEPT",
             ),

@@ -627,10 +627,10 @@ MUTANTS = (
                 "randomizers/device.py",
                 "        units = self._clipped(update)\n"
                 "        self._noise.add_to(units, _RANDOMNESS)\n"
-                "        return self._report(units)",
+                "        return DeviceReport(units, self.grid)",
                 "        noise = self._noise.draw(self.dimension, _RANDOMNESS)\n"
-                "        return self._report("
-                "self._clipped(self._vector(update) + noise * self.grid.step))",
+                "        units = self._clipped(self._vector(update) + noise * self.grid.step)\n"
+                "        return DeviceReport(units, self.grid)",
             ),
         ),
         (f"{DEVICE}::test_a_report_is_the_clipped_update_plus_the_noise",),
@@ -653,8 +653,8 @@ MUTANTS = (
         (
             Change(
                 "randomizers/device.py",
-                "        return self._report(self._noise.draw(self.dimension, _RANDOMNESS))",
-                "        return self._report(np.zeros(self.dimension, dtype=np.int32))",
+                "DeviceReport(self._noise.draw(self.dimension, _RANDOMNESS), self.grid)",
+                "DeviceReport(np.zeros(self.dimension, dtype=np.int32), self.grid)",
             ),
         ),
         (f"{DEVICE}::test_a_dummy_is_the_report_of_zero",),

@@ -32,7 +32,7 @@ from checkins.campaign import (
     campaign_from_canonical,
     parse_campaign,
 )
-from checkins.campaign.seal import sealed
+from checkins.campaign.model import seal_of
 from checkins.campaign.templates import Template, template_text
 from checkins.errors import InvalidValue
 from tests.campaign.strategies import campaigns
@@ -57,7 +57,7 @@ def test_the_canonical_form_is_json_in_utf_8_sorted_and_without_spaces(campaign:
     packed = json.dumps(values, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
     assert packed == text
     assert re.fullmatch(r"sha256:[0-9a-f]{64}", campaign.seal)
-    assert campaign.seal == sealed(text)
+    assert campaign.seal == seal_of(text)
 
 
 def test_the_seal_of_the_example_is_known() -> None:

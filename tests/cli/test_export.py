@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from checkins.ledger.entry import hashed
+from checkins.ledger.entry import hash_model
 from checkins.protocol.report import model_from_bytes
 from tests.support.campaigns import campaign
 from tests.support.program import refused
@@ -35,7 +35,7 @@ def test_the_newest_run_of_a_store_is_exported(checkins, house: House, tmp_path:
     tensors, known = model_from_bytes((tmp_path / "model.safetensors").read_bytes())
     model = house.snapshot(second).learner.model
     assert (np.concatenate([t.ravel() for t in tensors.values()]) == model).all()
-    assert known["model_hash"] == told["model_hash"] == hashed(model)
+    assert known["model_hash"] == told["model_hash"] == hash_model(model)
     assert (known["slot"], known["run"], known["seal"]) == ("2", "1", second.seal)
     assert (told["slot"], told["run"]) == (2, 1)
     assert told["tensors"] == {name: list(shape) for name, shape in second.shapes.items()}

@@ -12,7 +12,7 @@ from checkins.accounting.filters import BEFOREHAND, Block, Filter, filtered_epsi
 from checkins.campaign.partial_runs import PartialRun
 from checkins.campaign.spending import Spending, certify_runs
 from checkins.ledger.chain import Ledger
-from checkins.ledger.line import InvalidLedger
+from checkins.ledger.entry import InvalidLedger
 from checkins.ledger.spending import earlier_of, spending_of
 from checkins.ledger.verification import verify
 from tests.ledger.ledgers import MODEL, Book, campaign

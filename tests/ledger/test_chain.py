@@ -18,17 +18,22 @@ from checkins.campaign import RandomizerConfig, RandomizerKind
 from checkins.errors import InvalidValue
 from checkins.ledger.chain import Ledger
 from checkins.ledger.entry import (
+    COMMON_FIELDS,
+    FIELDS,
+    FIRST_PREVIOUS,
+    MOST_LINE_BYTES,
     MOST_NUMBERS,
     Closed,
     Entry,
+    InvalidLedger,
+    Line,
+    NumberType,
     Opened,
     Reason,
     SlotClosed,
-    Units,
-    hashed,
-    packed,
+    hash_model,
+    pack_numbers,
 )
-from checkins.ledger.line import BEGINNING, FIELDS, MOST_LINE_BYTES, PLACING, InvalidLedger, Line
 from tests.ledger.ledgers import MODEL, Book, any_certificate, campaign, renamed, slots
 
 FIXED = campaign()
@@ -37,7 +42,7 @@ AVERAGED = campaign(Protocol.AVERAGED)
 
 hashes = st.binary(min_size=32, max_size=32).map(bytes.hex)
 finite = st.floats(allow_nan=False, allow_infinity=False)
-models = st.lists(finite, min_size=1, max_size=5).map(packed)
+models = st.lists(finite, min_size=1, max_size=5).map(pack_numbers)
 totals = st.lists(st.integers(-(2**63), 2**63 - 1), min_size=1, max_size=5)
 certificates = st.fixed_dictionaries(
     {
@@ -63,12 +68,12 @@ entries = st.one_of(
     st.builds(
         SlotClosed,
         st.integers(1, 10**12),
-        totals.map(lambda whole: packed(whole, Units.INT64)),
-        st.just(Units.INT64),
+        totals.map(lambda whole: pack_numbers(whole, NumberType.INT64)),
+        st.just(NumberType.INT64),
         hashes,
         st.none() | st.integers(0, 10**12),
     ),
-    st.builds(SlotClosed, st.integers(1, 10**12), models, st.just(Units.FLOAT64), hashes),
+    st.builds(SlotClosed, st.integers(1, 10**12), models, st.just(NumberType.FLOAT64), hashes),
     st.builds(SlotClosed, st.integers(1, 10**12), st.none(), st.none(), hashes),
     st.builds(Closed, st.sampled_from(Reason), certificates),
 )
@@ -118,7 +123,7 @@ def test_the_hash_is_that_of_the_line_without_it(entry: Entry, number: int, prev
 
 def test_each_line_holds_the_hash_of_the_one_before_and_the_first_holds_zeros() -> None:
     lines = [json.loads(line) for line in closed(Book().run(FIXED)).lines]
-    assert lines[0]["previous"] == BEGINNING == "0" * 64
+    assert lines[0]["previous"] == FIRST_PREVIOUS == "0" * 64
     assert [line["previous"] for line in lines[1:]] == [line["hash"] for line in lines[:-1]]
     assert [line["entry"] for line in lines] == list(range(1, len(lines) + 1))
 
@@ -131,7 +136,7 @@ def test_the_chain_that_is_read_is_the_chain_that_was_written() -> None:
 
 
 def test_nothing_in_the_schema_can_name_a_client_or_a_check_in() -> None:
-    assert {"kind", "entry", "previous", "hash"} == PLACING
+    assert {"kind", "entry", "previous", "hash"} == COMMON_FIELDS
     assert {
         "opened": {
             *("schema", "campaign", "seal", "run", "model", "model_hash", "simulated", "filter")
@@ -141,7 +146,7 @@ def test_nothing_in_the_schema_can_name_a_client_or_a_check_in() -> None:
     } == FIELDS
     written = {name for kind in FIELDS.values() for name in kind}
     kept = {field.name for kind in (Opened, SlotClosed, Closed) for field in fields(kind)}
-    assert kept - {"units"} <= written
+    assert kept <= written
 
 
 @pytest.mark.parametrize("name", ["client", "token", "receipt", "time", "check_ins", "Slot", ""])
@@ -313,7 +318,7 @@ def test_a_campaign_with_any_value_in_any_place_is_read_or_refused(
     place[key] = value
     text = json.dumps(told, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
     seal = f"sha256:{hashlib.sha256(text.encode('utf-8', 'replace')).hexdigest()}"
-    forged = Line.of(Opened(text, seal, 1, packed(MODEL)), number=1, previous=BEGINNING)
+    forged = Line.of(Opened(text, seal, 1, pack_numbers(MODEL)), number=1, previous=FIRST_PREVIOUS)
     with contextlib.suppress(InvalidLedger):
         Ledger().read(forged.written)
 
@@ -357,7 +362,7 @@ OPENED, SLOT, *_, CLOSED = closed(Book().run(FIXED)).lines
         (forged(SLOT, total=7), "total must be base64"),
         (forged(SLOT, total="AAAA"), "total = '...': must be 1 to 16,777,216 numbers"),
         (forged(SLOT, total=""), "total = '...': must be 1 to 16,777,216 numbers"),
-        (forged(SLOT, total=None), "dtype = <Units.INT64: 'int64'>: goes with a total"),
+        (forged(SLOT, total=None), "dtype = <NumberType.INT64: 'int64'>: goes with a total"),
         (forged(SLOT, dtype="int32"), "dtype must be int64 or float64"),
         (forged(SLOT, dtype=[]), "dtype must be int64 or float64"),
         (forged(SLOT, slot=0), "slot = 0: must be an integer"),
@@ -410,14 +415,16 @@ def test_the_longest_model_fits_a_line() -> None:
 @pytest.mark.parametrize("number", [np.nan, np.inf, -np.inf])
 def test_a_model_is_finite(number: float) -> None:
     with pytest.raises(InvalidValue, match="must be finite numbers"):
-        Opened("", FIXED.seal, 1, packed([1.0, number]))
+        Opened("", FIXED.seal, 1, pack_numbers([1.0, number]))
 
 
 def test_a_model_has_the_same_bytes_on_every_machine() -> None:
     assert (
-        packed(np.array([1.0], dtype=">f8")) == packed([1.0]) == bytes.fromhex("000000000000f03f")
+        pack_numbers(np.array([1.0], dtype=">f8"))
+        == pack_numbers([1.0])
+        == bytes.fromhex("000000000000f03f")
     )
-    assert hashed([[1.0, 2.0]]) == hashlib.sha256(packed([1.0, 2.0])).hexdigest()
+    assert hash_model([[1.0, 2.0]]) == hashlib.sha256(pack_numbers([1.0, 2.0])).hexdigest()
 
 
 def test_a_certificate_does_not_change_with_the_callers_dictionary() -> None:

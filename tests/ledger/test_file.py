@@ -15,9 +15,8 @@ from hypothesis import strategies as st
 
 from checkins.ledger import file as ledger_file
 from checkins.ledger.chain import Ledger
-from checkins.ledger.entry import Closed, Reason
+from checkins.ledger.entry import MOST_LINE_BYTES, Closed, InvalidLedger, Reason
 from checkins.ledger.file import LedgerBusy, LedgerFile, ledger_path, lines
-from checkins.ledger.line import MOST_LINE_BYTES, InvalidLedger
 from tests.ledger.ledgers import MODEL, Book, any_certificate, campaign, slots
 
 SMALL = campaign()

@@ -18,8 +18,7 @@ from checkins.accounting import Adjacency, Population, Protocol, certify
 from checkins.campaign import Campaign
 from checkins.campaign.spending import Spending
 from checkins.ledger.chain import Ledger
-from checkins.ledger.entry import Closed, Reason, SlotClosed, hashed
-from checkins.ledger.line import InvalidLedger
+from checkins.ledger.entry import Closed, InvalidLedger, Reason, SlotClosed, hash_model
 from checkins.ledger.spending import certificate
 from checkins.ledger.verification import Verification, verify
 from checkins.protocol import server as servers
@@ -225,7 +224,7 @@ def test_a_model_that_the_totals_do_not_give_is_refused() -> None:
     entries = list(slots(FIXED, 4))
     for wrong in range(4):
         forged = [*entries]
-        forged[wrong] = replace(forged[wrong], model_hash=hashed(MODEL))
+        forged[wrong] = replace(forged[wrong], model_hash=hash_model(MODEL))
         found = refusal(Book().open(FIXED).add(*forged).lines)
         assert found == (
             f"ledger.jsonl:{wrong + 2}: the model released after slot {wrong + 1}"
@@ -244,8 +243,8 @@ def test_a_total_that_the_model_does_not_show_is_refused_even_with_every_hash_me
 
 def test_the_model_does_not_move_in_a_warm_up() -> None:
     entries = list(slots(SLIDING, 2))
-    assert [entry.model_hash for entry in entries] == [hashed(MODEL)] * 2
-    moved = replace(entries[1], model_hash=hashed(MODEL + 1.0))
+    assert [entry.model_hash for entry in entries] == [hash_model(MODEL)] * 2
+    moved = replace(entries[1], model_hash=hash_model(MODEL + 1.0))
     assert "ledger.jsonl:3: the model" in refusal(Book().open(SLIDING).add(entries[0], moved).lines)
 
 

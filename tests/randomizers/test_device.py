@@ -343,4 +343,4 @@ def test_descriptions_take_numbers_of_any_type_for_what_they_are(kind: type) -> 
 
 def test_a_clip_of_a_narrow_integer_type_does_not_wrap() -> None:
     long = np.full(4, 1e9)
-    assert Grid(2.0**-8).clip_l2(long, np.int32(279268)).any()
+    assert Grid(2.0**-8).clip(long, np.int32(279268), order=2).any()

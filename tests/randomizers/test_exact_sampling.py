@@ -16,19 +16,20 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from scipy.stats import chi2
 
-from checkins.randomizers.exact_masses import BITS, MASS_ERROR, RoundedNormal
 from checkins.randomizers.exact_sampling import (
+    BITS,
     COLUMNS,
+    MASS_ERROR,
     THRESHOLD_BITS,
     WEIGHT_BITS,
     WHOLE,
     OperatingSystem,
-    Staircase,
+    RoundedNormal,
     Thresholds,
     low_bits_of,
     words,
 )
-from checkins.randomizers.integer_noise import rounded_gaussian
+from checkins.randomizers.integer_noise import Staircase, rounded_gaussian
 from tests.randomizers.sources import Scripted, Seeded, little
 from tests.randomizers.test_normal import exact, exact_sizes
 

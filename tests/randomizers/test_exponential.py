@@ -8,7 +8,7 @@ import mpmath as mp
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from checkins.randomizers.exact_masses import BITS, DECAY_ERROR, at_most_decay, decay
+from checkins.randomizers.exact_sampling import BITS, DECAY_ERROR, at_most_decay, decay
 
 losses = st.one_of(
     st.fractions(0, 1200, max_denominator=10**30),

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from checkins.accounting import GaussianNoise, NoiseAt
 from checkins.errors import InvalidValue
 from checkins.randomizers import Gaussian
-from checkins.randomizers.gaussian import LEAST_DELTA, ROUND_OFF
+from checkins.randomizers.randomizer import LEAST_DELTA, ROUND_OFF
 from tests.randomizers import strategies
 
 shares = st.floats(0.0, 1.0)

@@ -38,22 +38,22 @@ def test_grids_are_equal_by_their_step() -> None:
 
 
 def test_lengths_are_exact_quotients_of_the_floats_given() -> None:
-    assert Grid(1e-6).units(1.0) == 1 / Fraction(1e-6) != 10**6
+    assert Grid(1e-6).clip_units(1.0) == 1 / Fraction(1e-6) != 10**6
 
 
 def test_each_norm_has_its_bound() -> None:
     update = np.array([3.0, 4.0])
-    assert Grid(1.0).clip_l2(update, 5.0).tolist() == [3, 4]
-    assert Grid(1.0).clip_l1(update, 7.0).tolist() == [3, 4]
-    assert Grid(1.0).clip_l1(update, 5.0).tolist() == [2, 2]
-    assert Grid(1.0).clip_l2(update, 1.0).tolist() == [0, 0]
+    assert Grid(1.0).clip(update, 5.0, order=2).tolist() == [3, 4]
+    assert Grid(1.0).clip(update, 7.0, order=1).tolist() == [3, 4]
+    assert Grid(1.0).clip(update, 5.0, order=1).tolist() == [2, 2]
+    assert Grid(1.0).clip(update, 1.0, order=2).tolist() == [0, 0]
 
 
 def test_a_bound_is_rounded_down_and_checked_on_whole_numbers() -> None:
     """The float norm of these is the clip; only the whole numbers tell that they are too long."""
     for order, update in ((2, np.array([3.0, 4.0])), (1, np.array([2.0, 3.0]))):
         grid, clip = Grid(1.0), math.nextafter(5.0, 0.0)
-        found = grid.clip_l2(update, clip) if order == 2 else grid.clip_l1(update, clip)
+        found = grid.clip(update, clip, order=order)
         assert sum(abs(k) ** order for k in found.tolist()) <= 5**order - 1
         assert found.any()
 
@@ -64,18 +64,18 @@ def test_a_bound_is_rounded_down_and_checked_on_whole_numbers() -> None:
 @pytest.mark.parametrize("clip", [0.0, -1.0, math.nan, math.inf])
 def test_a_clip_is_a_positive_number(clip: float) -> None:
     with pytest.raises(InvalidValue, match="clip"):
-        Grid(1.0).clip_l2(np.ones(2), clip)
+        Grid(1.0).clip(np.ones(2), clip, order=2)
 
 
 def test_a_grid_on_which_every_update_is_zero_is_refused() -> None:
     with pytest.raises(InvalidValue, match=r"grid = 2\.0: is too coarse: must be at most the clip"):
-        Grid(2.0).clip_l2(np.ones(2), 1.0)
+        Grid(2.0).clip(np.ones(2), 1.0, order=2)
 
 
 def test_a_clip_of_too_many_steps_is_refused() -> None:
-    Grid(1.0).clip_l2(np.ones(2), float(MOST_CLIP))
+    Grid(1.0).clip(np.ones(2), float(MOST_CLIP), order=2)
     with pytest.raises(InvalidValue, match=r"grid = 1\.0: is too fine"):
-        Grid(1.0).clip_l2(np.ones(2), float(MOST_CLIP + 1))
+        Grid(1.0).clip(np.ones(2), float(MOST_CLIP + 1), order=2)
 
 
 @given(st.floats(1e-3, 1e3), st.floats(1e-3, 1e3), st.floats(1e-9, 1e3))

@@ -12,12 +12,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import chi2
 
-from checkins.randomizers.exact_sampling import COLUMNS, MOST_CELLS, WHOLE, Staircase
+from checkins.randomizers.exact_sampling import COLUMNS, WHOLE
 from checkins.randomizers.integer_noise import (
     GAUSSIAN_CUT,
     LAPLACE_CUT,
+    MOST_CELLS,
     Digits,
     RoundedResponse,
+    Staircase,
     SymmetricNoise,
     cells_for,
     rounded_gaussian,

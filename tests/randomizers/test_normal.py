@@ -11,7 +11,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from checkins.randomizers.exact_masses import (
+from checkins.randomizers.exact_sampling import (
     BITS,
     LEAST_SCALE,
     MASS_ERROR,

@@ -11,7 +11,7 @@ from scipy.stats import chi2, gamma
 from checkins.randomizers import DeviceSampler, Gaussian, Grid, Laplace, PrivUnit
 from checkins.randomizers.device import NormBound, clipped_bound, report_bound
 from checkins.randomizers.grid import REFUSED, REFUSED_EXPONENT, NoDeviceSampler, variation
-from checkins.randomizers.randomized_response import RandomizedResponse
+from checkins.randomizers.randomizer import RandomizedResponse
 
 GRID = Grid(2**-10)
 GAUSSIAN = Gaussian(clip=1.0, noise_multiplier=0.5)

@@ -13,7 +13,7 @@ import pytest
 from opentelemetry.trace import NoOpTracer, Tracer, TracerProvider
 
 from checkins.campaign import campaign_from_canonical
-from checkins.ledger.entry import hashed
+from checkins.ledger.entry import hash_model
 from checkins.ledger.verification import verify
 from checkins.protocol.report import model_from_bytes, report_to_bytes
 from checkins.service import logs
@@ -60,7 +60,7 @@ def test_a_client_enrols_checks_in_is_chosen_trains_and_reports(on) -> None:
         model = await it.ask("GET", "/slots/1/model", receipt)
         tensors, known = model_from_bytes(model.content)
         flat = np.concatenate([tensor.ravel() for tensor in tensors.values()])
-        assert known["model_hash"] == hashed(flat)
+        assert known["model_hash"] == hash_model(flat)
         for _ in range(2):
             answer = await it.report(1, receipt, 5)
             assert (answer.status_code, answer.json()) == (200, {"status": "taken"})
@@ -70,7 +70,7 @@ def test_a_client_enrols_checks_in_is_chosen_trains_and_reports(on) -> None:
         after = np.concatenate([tensor.ravel() for tensor in moved.values()])
         assert after == pytest.approx(flat - 0.5 * 5e-6)
         assert known["slot"] == "1"
-        assert latest.headers["etag"] == f'W/"{hashed(after)}"'
+        assert latest.headers["etag"] == f'W/"{hash_model(after)}"'
 
     on(scenario)
 

@@ -13,7 +13,7 @@ import pytest
 from scipy.stats import binom
 
 from checkins.campaign import Spending
-from checkins.ledger.entry import hashed as hash_of
+from checkins.ledger.entry import hash_model as hash_of
 from checkins.protocol.server import Ending, Phase
 from checkins.protocol.slot import Phase as SlotPhase
 from checkins.protocol.slot import Slot

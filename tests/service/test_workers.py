@@ -254,7 +254,7 @@ def test_epochs_are_counted_one_by_one(house: House, crew) -> None:
 
 def test_a_reader_never_sees_half_a_release(house: House, crew) -> None:
     spec = house.open(campaign(slots=ROUNDS, epsilon=500.0))
-    from checkins.ledger.entry import hashed as hash_of
+    from checkins.ledger.entry import hash_model as hash_of
     from checkins.service.store import run_state
 
     done = threading.Event()

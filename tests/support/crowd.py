@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from checkins.client import fetch_campaign
-from checkins.ledger.entry import hashed
+from checkins.ledger.entry import hash_model
 from checkins.swarm import Swarm, Tally
 from tests.support.campaigns import update_of
 from tests.support.forks import Forked
@@ -92,7 +92,7 @@ class Recognisable:
         self._note = note
 
     def update(self, model: Mapping[str, Any]) -> Mapping[str, Any]:
-        told = hashed(np.asarray(model["weights"], dtype=np.float64))
+        told = hash_model(np.asarray(model["weights"], dtype=np.float64))
         self._note(Note(self._client, Event.TRAINED, model_hash=told).line())
         return {"weights": update_of(self._client)}
 

@@ -16,11 +16,11 @@ from checkins import validate
 from checkins.accounting import Adjacency, NoiseAt, Population, Protocol
 from checkins.campaign.randomizer_config import RandomizerKind
 from checkins.campaign.task import (
-    NOT_PICTURES,
+    SCATTERING_NEEDS_PICTURES,
     DataFile,
     Features,
     StepSizes,
-    fits,
+    features_fit,
     optimizer_argument,
     require_optimizer_kind,
 )
@@ -51,7 +51,7 @@ class Sealed(Enum):
     NEVER = "never"
 
 
-def plain(value: Any) -> Any:
+def plain_value(value: Any) -> Any:
     """Return a campaign's value as JSON and TOML write it. None means that there is no value."""
     match value:
         case None | bool() | float() | dict():
@@ -65,7 +65,7 @@ def plain(value: Any) -> Any:
         case Population():
             return [int(value.fewest), int(value.most)]
         case tuple():
-            return [plain(each) for each in value]
+            return [plain_value(each) for each in value]
         case DataFile():
             return None  # the section task.data contains its values
     return float(value)
@@ -107,7 +107,9 @@ class Key:
 
     def value(self, campaign: Any) -> Any:
         """Return a campaign's value for this key. None if it has none."""
-        return plain(attribute(campaign, self.path)) if self.get is None else self.get(campaign)
+        return (
+            plain_value(attribute(campaign, self.path)) if self.get is None else self.get(campaign)
+        )
 
     def sealed_value(self, campaign: Any) -> Any:
         """Return the value for the canonical form. None means that the key is left out."""
@@ -124,7 +126,7 @@ class Key:
         return None if self._is_later_default(value) else value
 
     def _is_later_default(self, value: Any) -> bool:
-        return self.sealed is not Sealed.ALWAYS and value == plain(self.default)
+        return self.sealed is not Sealed.ALWAYS and value == plain_value(self.default)
 
     def comment_for(self, campaign: Any) -> str:
         """Return the comment that is written next to the key."""
@@ -207,8 +209,8 @@ def read_data(source: TomlSource, section: str, key: str) -> str | None:
 
 def read_features(source: TomlSource, section: str, key: str) -> Features:
     features = Features(source.choice(section, key, Features))
-    if not fits(features, str(source.get("task", "data"))):
-        source.refuse(section, key, NOT_PICTURES)
+    if not features_fit(features, str(source.get("task", "data"))):
+        source.refuse(section, key, SCATTERING_NEEDS_PICTURES)
     return features
 
 
@@ -233,7 +235,7 @@ def read_arguments(source: TomlSource, section: str, key: str) -> tuple[tuple[st
 def written_divide_by(campaign: Any) -> int | None:
     """Return ``divide_by``. None if it is the default, which is the capacity."""
     count = campaign.task.optimizer.divide_by
-    return None if count == (campaign.design.capacity or 1) else plain(count)
+    return None if count == (campaign.design.capacity or 1) else plain_value(count)
 
 
 def written_schedule(campaign: Any) -> str | None:
@@ -255,7 +257,7 @@ def read_ranges(source: TomlSource, section: str, key: str) -> tuple[tuple[float
 
 
 def ranges_by_feature(data: DataFile) -> dict[str, list[float]]:
-    return dict(zip(data.features, map(plain, data.ranges), strict=True))
+    return dict(zip(data.features, map(plain_value, data.ranges), strict=True))
 
 
 def _is_number(value: object) -> bool:

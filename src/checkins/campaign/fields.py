@@ -1,6 +1,6 @@
 """The keys of a campaign file. Each is declared once, as a ``Key``.
 
-Reading and writing (``file``), sealing (``seal``) and the tables of docs/campaign-file.md
+Reading and writing (``file``), sealing (``model``) and the tables of docs/campaign-file.md
 (tools/campaign_keys.py) use these declarations. To add a key, declare it here, and add an attribute
 for its value to the class that uses it.
 """

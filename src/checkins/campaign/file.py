@@ -19,11 +19,11 @@ from typing import Any, NoReturn
 
 from checkins.accounting import Design
 from checkins.campaign import fields
-from checkins.campaign.field_types import Default, Key, Section, check_schema, plain
+from checkins.campaign.field_types import Default, Key, Section, check_schema
 from checkins.campaign.model import Budget, Campaign, Schedule
 from checkins.campaign.randomizer_config import RandomizerConfig, noise_of_kind
 from checkins.campaign.task import DataFile, Optimizer, Task
-from checkins.campaign.toml import InvalidCampaign, TomlSource
+from checkins.campaign.toml import InvalidCampaign, TomlSource, to_toml
 from checkins.errors import InvalidValue
 
 LONGEST_CANONICAL = 2_000_000
@@ -44,7 +44,7 @@ class CampaignFile:
 
     def refusal(self, error: InvalidValue) -> InvalidCampaign:
         """Return an error of the accountant as one that names the file, line and key."""
-        return _placed(error, self.source)
+        return _with_place(error, self.source)
 
 
 def read_campaign(path: str | Path) -> CampaignFile:
@@ -99,7 +99,7 @@ def _refuse_constant(name: str) -> NoReturn:
 def campaign_of(source: TomlSource) -> Campaign:
     """Return the campaign that a file describes. Raise InvalidCampaign with the line and key."""
     check_schema(source)
-    sections = [section for section in fields.SECTIONS if _is_given(section, source)]
+    sections = [section for section in fields.SECTIONS if _is_in_file(section, source)]
     for section in sections:
         names = {key.name for key in section.keys}
         source.check_keys(section.name, names | _TOP_SECTIONS if section.name == "" else names)
@@ -108,13 +108,13 @@ def campaign_of(source: TomlSource) -> Campaign:
     except InvalidCampaign:
         raise
     except InvalidValue as error:
-        raise _placed(error, source) from error
+        raise _with_place(error, source) from error
 
 
 _TOP_SECTIONS = {section.name for section in fields.SECTIONS if "." not in section.name} - {""}
 
 
-def _is_given(section: Section, source: TomlSource) -> bool:
+def _is_in_file(section: Section, source: TomlSource) -> bool:
     """Return True if a section is required, or if it is optional and in the file."""
     if section.owner is None:
         return True
@@ -124,14 +124,14 @@ def _is_given(section: Section, source: TomlSource) -> bool:
     return section.inline or not isinstance(source.get(top, table), str)
 
 
-def _placed(error: InvalidValue, source: TomlSource) -> InvalidCampaign:
-    place = _places().get(error.name)
+def _with_place(error: InvalidValue, source: TomlSource) -> InvalidCampaign:
+    place = _places_by_argument().get(error.name)
     if place is not None:
         return source.refusal(*place, error.expected)
     return InvalidCampaign(f"{source.path}: {error.name}", error.value, error.expected)
 
 
-def _places() -> Mapping[str, tuple[str, str]]:
+def _places_by_argument() -> Mapping[str, tuple[str, str]]:
     """Return the section and key in the file, by the argument names in error messages.
 
     The argument ``kind`` is left out, because several sections have such a key. The argument
@@ -215,7 +215,7 @@ def _inline_table(name: str, campaign: Campaign) -> dict[str, Any]:
 
 
 def _line(key: str, value: object, comment: str = "") -> str:
-    return _commented_line(f"{key} = {_value(value)}", comment)
+    return _commented_line(f"{key} = {to_toml(value)}", comment)
 
 
 def _commented_line(text: str, comment: str) -> str:
@@ -227,26 +227,4 @@ def _commented_line(text: str, comment: str) -> str:
 
 
 def _key(name: str) -> str:
-    return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else _value(name)
-
-
-def _value(value: object) -> str:
-    """Return a value in TOML.
-
-    >>> _value(1e-6), _value([1, 2]), _value({"kind": "sgd", "nesterov": True})
-    ('1e-6', '[1, 2]', '{ kind = "sgd", nesterov = true }')
-    """
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, str):
-        return json.dumps(value, ensure_ascii=False)  # JSON and TOML escape alike here
-    if isinstance(value, datetime):
-        return str(plain(value))
-    if isinstance(value, float):
-        return re.sub(r"e\+?(-?)0*", r"e\1", repr(value))
-    if isinstance(value, list):
-        return f"[{', '.join(map(_value, value))}]"
-    if isinstance(value, dict):
-        inside = ", ".join(f"{key} = {_value(item)}" for key, item in value.items())
-        return f"{{ {inside} }}"
-    return str(value)
+    return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else to_toml(name)

@@ -7,9 +7,11 @@ construction, so a file that states a default and a file that leaves it out give
 
 from __future__ import annotations
 
+import hashlib
+import json
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from checkins import validate
 from checkins.accounting import (
@@ -21,7 +23,7 @@ from checkins.accounting import (
     Protocol,
     accountant,
 )
-from checkins.campaign import seal
+from checkins.campaign import fields
 from checkins.campaign.field_types import SCHEMA
 from checkins.campaign.randomizer_config import RandomizerConfig, RandomizerKind
 from checkins.campaign.task import Task
@@ -173,6 +175,11 @@ class Campaign:
             ) from None
 
     @property
+    def warm_up(self) -> int:
+        """Number of slots at the start of the sliding protocol that release nothing."""
+        return 0 if self.design.window is None else self.design.window - 1
+
+    @property
     def noise_multiplier(self) -> float | None:
         """Standard deviation of the Gaussian noise / clip. None for other randomizers."""
         noise = self.design.randomizer
@@ -212,10 +219,36 @@ class Campaign:
         return tuple(name for name, lacks in absent.items() if lacks)
 
     def canonical(self) -> str:
-        """Return the canonical form: JSON with sorted keys, no spaces, and defaults filled in."""
-        return seal.canonical(self)
+        """Return the canonical form: JSON in UTF-8 with sorted keys and no spaces.
+
+        Two campaign files with the same values have the same canonical form. The order of keys,
+        comments, the spelling of numbers, and defaults that are left out do not matter. If any
+        value differs, the canonical form differs. Floats are written as Python prints them, times
+        are in UTC, and absent values have no key. ``campaign_from_canonical`` reads it back, so a
+        ledger that contains it can be verified without any other file.
+        """
+        values: dict[str, Any] = {}
+        for section in fields.SECTIONS:
+            if section.is_in(self):
+                table = values
+                for part in section.name.split(".") if section.name else ():
+                    table = table.setdefault(part, {})
+                sealed = {key.name: key.sealed_value(self) for key in section.keys if key.read}
+                table |= {name: value for name, value in sealed.items() if value is not None}
+        return json.dumps(
+            values, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False
+        )
 
     @property
     def seal(self) -> str:
-        """``sha256:`` and the 64 hexadecimal digits of the hash of the canonical form."""
-        return seal.sealed(self.canonical())
+        """The seal of the campaign: the hash of its canonical form (invariant 9)."""
+        return seal_of(self.canonical())
+
+
+def seal_of(canonical: str) -> str:
+    """Return the seal of a canonical form: ``sha256:`` and the 64 digits of its hash.
+
+    >>> seal_of("")
+    'sha256:e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855'
+    """
+    return f"sha256:{hashlib.sha256(canonical.encode('utf-8')).hexdigest()}"

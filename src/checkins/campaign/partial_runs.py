@@ -10,6 +10,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from typing import Any
 
 from checkins import validate
 from checkins.accounting import (
@@ -24,7 +25,7 @@ from checkins.campaign.model import Budget, Campaign
 from checkins.errors import InvalidValue, TooManyRuns
 from checkins.randomizers import grid
 
-MOST_IN_A_LIST = 1000
+MOST_COMPOSED_RUNS = 1000
 """Largest number of runs in one composition, after division by their common divisor."""
 
 
@@ -62,8 +63,7 @@ class PartialRun:
     @property
     def design(self) -> Design | None:
         """The design of the slots that are over. None if nothing was released."""
-        warm_up = 0 if self.campaign.design.window is None else self.campaign.design.window - 1
-        if self.slots <= warm_up or self.contributors == 0:
+        if self.slots <= self.campaign.warm_up or self.contributors == 0:
             return None
         design = self.campaign.design.after(self.slots)
         if self.contributors is None:
@@ -83,23 +83,20 @@ class PartialRun:
         campaign, design, step = self.campaign, self.campaign.design, self.campaign.randomizer.grid
         if step is None:
             return 0.0
-        together = 1  # number of reports in one sum
-        vectors = design.slots * self.times
+        reports_per_sum, sums = 1, design.slots
         if design.protocol is Protocol.AVERAGED:
             declared = design.population.most if design.population else 1
-            vectors = max(declared, self.contributors or 0) * self.times
+            sums = max(declared, self.contributors or 0)
         elif campaign.noise_at is not NoiseAt.SERVER:
-            together = design.capacity or 1
-        one = grid.variation(
+            reports_per_sum = design.capacity or 1
+        of_one_sum = grid.variation(
             campaign.mechanism(grid.MOST_DIMENSION),
             grid.Grid(step),
-            reports=together,
-            capacity=together,
+            reports=reports_per_sum,
+            capacity=reports_per_sum,
             dimension=grid.MOST_DIMENSION,
         )
-        exact = Fraction(one) * vectors
-        total = float(exact)
-        return min(1.0, total if Fraction(total) >= exact else math.nextafter(total, math.inf))
+        return min(1.0, grid.rounded_up(Fraction(of_one_sum) * sums * self.times))
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +107,16 @@ class ComposedRuns:
     campaigns: int
     budget: Budget
     variation: float
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """The arguments of the accountant other than ``designs``."""
+        return {
+            "delta": self.budget.delta,
+            "adjacency": self.budget.adjacency,
+            "campaigns": self.campaigns,
+            "variation": self.variation,
+        }
 
     @classmethod
     def of(cls, runs: Sequence[PartialRun]) -> ComposedRuns:
@@ -123,16 +130,16 @@ class ComposedRuns:
         if rounds > validate.MOST_CAMPAIGNS:
             expected = f"must be an integer from 1 to {validate.MOST_CAMPAIGNS:,}"
             raise TooManyRuns("campaigns", rounds, expected)
-        if length > MOST_IN_A_LIST:
+        if length > MOST_COMPOSED_RUNS:
             raise TooManyRuns(
                 "campaigns",
                 max(times.values()),
                 f"makes a list of {length:,} campaigns together with the other numbers of repeats."
-                f" The list may have {MOST_IN_A_LIST:,}. Numbers with a common divisor shorten it",
+                f" It may have {MOST_COMPOSED_RUNS:,}. Numbers with a common divisor shorten the list",
             )
         designs = tuple(design for design, count in times.items() for _ in range(count // rounds))
-        variation = added(run.variation for run in runs if run.design is not None)
-        return cls(designs or (_nothing(runs[0].campaign),), rounds, budget, variation)
+        variation = sum_variations(run.variation for run in runs if run.design is not None)
+        return cls(designs or (_empty_design(runs[0].campaign),), rounds, budget, variation)
 
 
 def shared_budget(runs: Sequence[PartialRun]) -> Budget:
@@ -151,14 +158,14 @@ def shared_budget(runs: Sequence[PartialRun]) -> Budget:
     return runs[-1].campaign.budget
 
 
-def added(variations: Iterable[float]) -> float:
+def sum_variations(variations: Iterable[float]) -> float:
     """Return the sum of total variations, rounded up."""
     found = [variation for variation in variations if variation > 0.0]
     total = math.fsum(found)
     return total if len(found) < 2 else min(1.0, math.nextafter(total, 1.0))
 
 
-def _nothing(campaign: Campaign) -> Design:
+def _empty_design(campaign: Campaign) -> Design:
     """Return a design without privacy loss, for a campaign before its first release."""
     randomizer = campaign.design.randomizer
     local = randomizer if isinstance(randomizer, LocalRandomizer) else None

@@ -16,7 +16,7 @@ from checkins.accounting import GaussianNoise, LocalRandomizer, NoiseAt
 from checkins.errors import InvalidValue
 from checkins.randomizers import Gaussian, Laplace, PrivUnit, RandomizedResponse, Randomizer
 from checkins.randomizers.grid import Grid
-from checkins.randomizers.randomized_response import MOST_CATEGORIES
+from checkins.randomizers.randomizer import MOST_CATEGORIES
 
 Noise = LocalRandomizer | GaussianNoise
 """The amount of noise of a randomizer, in the accountant's classes."""

@@ -31,11 +31,11 @@ from checkins.accounting.accountant import smallest_epsilon
 from checkins.accounting.filters import Block, Filter, certify_adaptive, filtered_epsilon
 from checkins.campaign.model import Campaign
 from checkins.campaign.partial_runs import (
-    MOST_IN_A_LIST,
+    MOST_COMPOSED_RUNS,
     ComposedRuns,
     PartialRun,
-    added,
     shared_budget,
+    sum_variations,
 )
 from checkins.campaign.randomizer_config import RandomizerKind
 from checkins.errors import DeltaExhausted, NotCovered
@@ -60,20 +60,14 @@ def certify_runs(
     beforehand. ``curious`` is the number of clients who disclose what they see. It must be 0 if a
     filter composes different campaigns.
     """
-    if rule is not None and _differ(runs):
+    if rule is not None and _several_campaigns(runs):
         if curious:
             raise NotCovered("curious", curious, "no theorem covers it with a filter")
-        certificate = _filtered(runs, rule)
+        certificate = _certify_by_filter(runs, rule)
     else:
         composed = ComposedRuns.of(runs)
         certificate = certify(
-            composed.designs,
-            delta=composed.budget.delta,
-            adjacency=composed.budget.adjacency,
-            campaigns=composed.campaigns,
-            compare=compare,
-            variation=composed.variation,
-            curious=curious,
+            composed.designs, compare=compare, curious=curious, **composed.arguments
         )
     caveats = tuple(dict.fromkeys(line for run in runs for line in _caveats(run.campaign)))
     if any(run.stopped for run in runs):
@@ -81,17 +75,17 @@ def certify_runs(
     return replace(certificate, assumptions=(*certificate.assumptions, *caveats))
 
 
-def _differ(runs: Sequence[PartialRun]) -> bool:
+def _several_campaigns(runs: Sequence[PartialRun]) -> bool:
     """Return True if the runs belong to different campaigns."""
     return any(run.campaign != runs[0].campaign for run in runs)
 
 
-def _filtered(runs: Sequence[PartialRun], rule: Filter) -> Certificate:
-    blocks, terms = _charged(runs, rule)
+def _certify_by_filter(runs: Sequence[PartialRun], rule: Filter) -> Certificate:
+    blocks, terms = _filter_blocks(runs, rule)
     certificate = certify_adaptive(blocks, rule, **terms)
     if sum(block.runs for block in blocks) != sum(run.times for run in runs if run.design):
         certificate = replace(certificate, epsilon_lower=0.0)  # some runs never took place
-    return replace(certificate, assumptions=(*certificate.assumptions, _promise(runs)))
+    return replace(certificate, assumptions=(*certificate.assumptions, _filter_assumption(runs)))
 
 
 def _largest_budget(runs: Sequence[PartialRun]) -> float:
@@ -99,7 +93,7 @@ def _largest_budget(runs: Sequence[PartialRun]) -> float:
     return max(run.campaign.budget.epsilon for run in runs)
 
 
-def _promise(runs: Sequence[PartialRun]) -> str:
+def _filter_assumption(runs: Sequence[PartialRun]) -> str:
     """Return the assumption of a filter: no release was a reason to raise the budget."""
     first, most = runs[0].campaign.budget.epsilon, _largest_budget(runs)
     promise = f"the guarantee is the population's budget, epsilon = {most!r}"
@@ -114,14 +108,14 @@ def _promise(runs: Sequence[PartialRun]) -> str:
     )
 
 
-def _charged(runs: Sequence[PartialRun], rule: Filter) -> tuple[list[Block], dict[str, Any]]:
+def _filter_blocks(runs: Sequence[PartialRun], rule: Filter) -> tuple[list[Block], dict[str, Any]]:
     """Return the blocks of runs that a filter composes, and the arguments of the guarantee."""
     declared: list[tuple[PartialRun, ...]] = []
     begun: Counter[Campaign] = Counter()
     left = 0  # number of runs that the last block could have had
     for campaign, group in groupby(runs, key=lambda run: run.campaign):
         if declared:
-            declared[-1] = _declared(declared[-1], tuple(chain(*declared[:-1])), rule, left)
+            declared[-1] = _declared_runs(declared[-1], tuple(chain(*declared[:-1])), rule, left)
         declared.append(tuple(group))
         left = campaign.repeats - begun[campaign]
         begun[campaign] += sum(run.times for run in declared[-1])
@@ -131,13 +125,13 @@ def _charged(runs: Sequence[PartialRun], rule: Filter) -> tuple[list[Block], dic
     return blocks, {
         "delta": budget.delta,
         "adjacency": budget.adjacency,
-        "variation": added(composed.variation for composed in blocks_of_runs),
+        "variation": sum_variations(composed.variation for composed in blocks_of_runs),
         "budget": _largest_budget(runs),
     }
 
 
 @lru_cache(maxsize=256)
-def _declared(
+def _declared_runs(
     block: tuple[PartialRun, ...], earlier: tuple[PartialRun, ...], rule: Filter, left: int
 ) -> tuple[PartialRun, ...]:
     """Return the runs that count for a campaign if another campaign follows it.
@@ -165,18 +159,12 @@ def _declared(
 @lru_cache(maxsize=4096)
 def _epsilon(runs: tuple[PartialRun, ...], rule: Filter | None) -> float:
     """Return the epsilon of ``certify_runs``. Cached, because a server asks after every slot."""
-    if rule is not None and _differ(runs):
-        blocks, terms = _charged(runs, rule)
+    if rule is not None and _several_campaigns(runs):
+        blocks, terms = _filter_blocks(runs, rule)
         return filtered_epsilon(blocks, rule, **terms)
     composed = ComposedRuns.of(runs)
     try:
-        return smallest_epsilon(
-            composed.designs,
-            delta=composed.budget.delta,
-            adjacency=composed.budget.adjacency,
-            campaigns=composed.campaigns,
-            variation=composed.variation,
-        )
+        return smallest_epsilon(composed.designs, **composed.arguments)
     except DeltaExhausted:
         return math.inf
 
@@ -230,14 +218,14 @@ class Spending:
         whole = self.campaign.design.slots
         before = (PartialRun(self.campaign, whole, times=run - 1),) if run > 1 else ()
         last = PartialRun(self.campaign, slots, contributors)
-        if len(self.earlier) + run > MOST_IN_A_LIST and slots > 0 and contributors is None:
+        if len(self.earlier) + run > MOST_COMPOSED_RUNS and slots > 0 and contributors is None:
             last = PartialRun(self.campaign, whole)  # a looser but valid bound
         return (*self.earlier, *before, last)
 
     def affordable(self, *, run: int = 1) -> int:
         """Return how many slots of run ``run`` the budget allows after all runs before it."""
         validate.count(most=self.campaign.repeats, run=run)
-        return self._most_of(
+        return self._most_within_budget(
             lambda slots: self.epsilon_after(slots, run=run), self.campaign.design.slots
         )
 
@@ -251,7 +239,7 @@ class Spending:
         slots = self.campaign.design.slots
         if repeats == 1:
             return self.affordable()
-        whole = self._most_of(
+        whole = self._most_within_budget(
             lambda runs: self.epsilon_after(slots, run=runs) if runs else 0.0, repeats
         )
         if whole == repeats:
@@ -277,7 +265,7 @@ class Spending:
         run, slot = divmod(count - 1, self.campaign.design.slots)
         return self.epsilon_after(slot + 1, run=run + 1)
 
-    def _most_of(self, epsilon: Callable[[int], float], most: int) -> int:
+    def _most_within_budget(self, epsilon: Callable[[int], float], most: int) -> int:
         """Return the largest count up to ``most`` whose epsilon is within the budget.
 
         ``epsilon`` must not decrease with the count.

@@ -20,7 +20,7 @@ MOST_LOCAL_STEPS = 10**6
 MOST_FEATURES = 10**4
 MOST_CLASSES = 10**6
 SGD = "sgd"
-KINDS = 'must be "sgd", or "optax:NAME" for a simulation'
+
 MOST_ARGUMENTS = 100
 
 _FUNCTION = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*:[A-Za-z_]\w*", re.ASCII)
@@ -124,7 +124,7 @@ def require_optimizer_kind(kind: object) -> None:
     """Raise InvalidValue unless ``kind`` is "sgd" or "optax:NAME"."""
     known = isinstance(kind, str) and len(kind) <= validate.LONGEST_TEXT
     if not known or not (kind == SGD or _OPTAX.fullmatch(str(kind))):
-        raise InvalidValue("kind", kind, KINDS)
+        raise InvalidValue("kind", kind, 'must be "sgd", or "optax:NAME" for a simulation')
 
 
 def optimizer_argument(name: object, value: object) -> Argument:
@@ -172,7 +172,7 @@ class Features(StrEnum):
     SCATTERING = "scattering"
 
 
-NOT_PICTURES = 'scattering is for pictures, so it needs data = "fashion-mnist"'
+SCATTERING_NEEDS_PICTURES = 'scattering is for pictures, so it needs data = "fashion-mnist"'
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,8 +275,8 @@ class Task:
         object.__setattr__(self, "model", str(self.model))
         self._check_local_rate()
         validate.one_of((Features, type(None)), features=self.features)
-        if not fits(self.features, self.data):
-            raise InvalidValue("features", str(self.features), NOT_PICTURES)
+        if not features_fit(self.features, self.data):
+            raise InvalidValue("features", str(self.features), SCATTERING_NEEDS_PICTURES)
 
     def _check_local_rate(self) -> None:
         if self.local_rate is None:
@@ -293,6 +293,6 @@ class Task:
         return 1.0 if self.local_rate is None else self.local_rate
 
 
-def fits(features: Features | None, data: str | DataFile) -> bool:
+def features_fit(features: Features | None, data: str | DataFile) -> bool:
     """Return True if these features can be computed from this data."""
     return features is not Features.SCATTERING or data == DataSet.FASHION_MNIST

@@ -116,14 +116,14 @@ class TomlSource:
 
         A text that exceeds the limits of this module is refused before it is parsed.
         """
-        beyond = excess(text)
+        beyond = exceeded_limit(text)
         if beyond is not None:
             line, problem = beyond
             raise InvalidCampaign(path if line is None else f"{path}:{line}", None, problem)
         try:
             values = tomllib.loads(text)
         except ValueError as error:
-            line, reason = _what_is_wrong(error, text)
+            line, reason = _parser_error(error, text)
             raise InvalidCampaign(f"{path}:{line}", None, f"is not TOML: {reason}") from error
         return cls(path, values, line_numbers(text))
 
@@ -228,7 +228,7 @@ class TomlSource:
         named = f"{inner}.{key}" if inner else key
         return InvalidCampaign(
             f"{place}: [{top}] {named}" if section else f"{place}: {key}",
-            None if value is None else as_written(value),
+            None if value is None else shortened(value),
             expected,
         )
 
@@ -246,7 +246,7 @@ class TomlSource:
         return None
 
 
-def _what_is_wrong(error: ValueError, text: str) -> tuple[int, str]:
+def _parser_error(error: ValueError, text: str) -> tuple[int, str]:
     """Return the line and the reason of a parser's error, in clearer words where possible."""
     reason, _, place = str(error).rpartition(" (at ")
     lines = text.rstrip().split("\n")
@@ -261,42 +261,51 @@ def _what_is_wrong(error: ValueError, text: str) -> tuple[int, str]:
     return line, reason or str(error)
 
 
-def as_written(value: object) -> str:
+def shortened(value: object) -> str:
     """Return a value on one line, as TOML writes it. A long value is shortened.
 
-    >>> as_written("fixed"), as_written(True), as_written([1, 2])
+    >>> shortened("fixed"), shortened(True), shortened([1, 2])
     ('"fixed"', 'true', '[1, 2]')
     """
-    text = " ".join(_written(value).split())
+    text = " ".join(to_toml(value, most=LONGEST_VALUE).split())
     return text if len(text) <= LONGEST_VALUE else text[: LONGEST_VALUE - 3] + "..."
 
 
-def _written(value: object) -> str:
-    """Return the value in TOML. Of a long list or table, return only the beginning."""
+def to_toml(value: object, *, most: int | None = None) -> str:
+    """Return a value in TOML. At most ``most`` items of each text, list and table are written.
+
+    If ``most`` is None, everything is written.
+
+    >>> to_toml(1e-6), to_toml([1, 2]), to_toml({"kind": "sgd", "nesterov": True})
+    ('1e-6', '[1, 2]', '{ kind = "sgd", nesterov = true }')
+    """
     match value:
         case bool():
             return str(value).lower()
         case int():
             return str(value) if value.bit_length() < 1000 else "an integer of many digits"
+        case float():
+            return re.sub(r"e\+?(-?)0*", r"e\1", repr(value))
         case str():
-            return json.dumps(value[:LONGEST_VALUE], ensure_ascii=False)
+            return json.dumps(value[:most], ensure_ascii=False)  # JSON and TOML escape alike here
         case datetime():
             return value.isoformat().replace("+00:00", "Z")
         case list():
-            return f"[{', '.join(map(_written, value[:LONGEST_VALUE]))}]"
+            return f"[{', '.join(to_toml(item, most=most) for item in value[:most])}]"
         case dict():
-            some = islice(value.items(), LONGEST_VALUE)
-            return "{" + ", ".join(f"{key} = {_written(each)}" for key, each in some) + "}"
+            items = islice(value.items(), most)
+            inside = ", ".join(f"{key} = {to_toml(item, most=most)}" for key, item in items)
+            return f"{{ {inside} }}"
     return str(value)
 
 
-def excess(text: str) -> tuple[int | None, str] | None:
+def exceeded_limit(text: str) -> tuple[int | None, str] | None:
     """Return (line, limit) if a text exceeds a limit, else None.
 
     The line is None if the text as a whole is too long.
 
-    >>> excess("a.b.c = [[1.5], [2.5]]  # ....................")
-    >>> excess("name = 'x'\\na.b.c.d.e.f.g.h.i = 1")
+    >>> exceeded_limit("a.b.c = [[1.5], [2.5]]  # ....................")
+    >>> exceeded_limit("name = 'x'\\na.b.c.d.e.f.g.h.i = 1")
     (2, 'must have at most 8 parts in a dotted key')
     """
     if len(text) > MOST_BYTES or len(text.encode("utf-8", "surrogatepass")) > MOST_BYTES:

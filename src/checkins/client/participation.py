@@ -323,7 +323,7 @@ class Participation:
         )
         if isinstance(response, Event):
             return response
-        found = response.read(wire.Taken, 200)
+        found = response.read(wire.ReportAccepted, 200)
         if found and found["status"] == "taken":
             digest = sha256(report).hexdigest()
             yield self._log("acknowledged", slot=slot, receipt=receipt, sha256=digest)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from checkins.campaign import Campaign, campaign_from_canonical
-from checkins.campaign.seal import sealed
+from checkins.campaign.model import seal_of
 from checkins.client.actions import CampaignRefused
 from checkins.errors import CheckinsError
 from checkins.ledger.entry import MOST_NUMBERS, SHA256
@@ -98,8 +98,8 @@ def view_from(body: bytes) -> CampaignView:
             raise TypeError("campaign and seal must be strings")
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise MalformedView(f"no campaign view: {type(error).__name__}") from error
-    if sealed(text) != seal:
-        raise CampaignRefused("seal", seal, f"must be {sealed(text)}, the hash of its text")
+    if seal_of(text) != seal:
+        raise CampaignRefused("seal", seal, f"must be {seal_of(text)}, the hash of its text")
     campaign = _campaign(text)
     try:
         view = CampaignView(

@@ -22,8 +22,18 @@ from numpy.typing import ArrayLike
 from checkins.accounting import Design, Protocol
 from checkins.accounting.filters import Block, Filter, choose_filter
 from checkins.campaign import Budget, Campaign, RandomizerKind, campaign_from_canonical
-from checkins.ledger.entry import Closed, Entry, Opened, Reason, SlotClosed, Units, packed
-from checkins.ledger.line import BEGINNING, InvalidLedger, Line
+from checkins.ledger.entry import (
+    FIRST_PREVIOUS,
+    Closed,
+    Entry,
+    InvalidLedger,
+    Line,
+    NumberType,
+    Opened,
+    Reason,
+    SlotClosed,
+    pack_numbers,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,12 +51,6 @@ class Run:
     contributors: int | None = None
     """Number of reports so far under averaged updates. None under the other protocols."""
 
-    @property
-    def warm_up(self) -> int:
-        """Number of slots at the start of the sliding protocol that release nothing."""
-        window = self.campaign.design.window
-        return 0 if window is None else window - 1
-
 
 @dataclass(frozen=True, slots=True)
 class Ledger:
@@ -60,7 +64,7 @@ class Ledger:
     """
 
     entries: int = 0
-    head: str = BEGINNING
+    head: str = FIRST_PREVIOUS
     running: Run | None = None
     closed: tuple[Run, ...] = ()
 
@@ -87,7 +91,7 @@ class Ledger:
             campaign.canonical(),
             seal,
             self._next(seal),
-            packed(model),
+            pack_numbers(model),
             simulated,
             self.filter or filter_for(campaign),
         )
@@ -231,12 +235,12 @@ def _check_slot(run: Run, entry: SlotClosed) -> None:
             if averaged
             else f"the {run.campaign.design.protocol} protocol has no number of contributors"
         )
-    empty = entry.contributors == 0 if averaged else entry.slot <= run.warm_up
+    empty = entry.contributors == 0 if averaged else entry.slot <= run.campaign.warm_up
     if (entry.total is None) != empty:
         raise InvalidLedger(
             "nobody contributed, so there is no total"
             if empty and averaged
-            else f"the server warms up until slot {run.warm_up}, so there is no total"
+            else f"the server warms up until slot {run.campaign.warm_up}, so there is no total"
             if empty
             else "the total is missing"
         )
@@ -244,7 +248,7 @@ def _check_slot(run: Run, entry: SlotClosed) -> None:
         raise InvalidLedger(
             f"the total has {len(entry.total) // 8:,} numbers, but the model has {run.dimension:,}"
         )
-    if entry.units is Units.FLOAT64 and not run.simulated:
+    if entry.dtype is NumberType.FLOAT64 and not run.simulated:
         raise InvalidLedger("dtype must be int64, because reports of a real campaign are integers")
 
 

@@ -1,19 +1,26 @@
-"""The entries of a ledger: what remains stored of a campaign once its slots are over.
+"""The entries of a ledger, and the line of canonical JSON that each entry is written as.
 
 A campaign has one ``Opened`` entry, then one ``SlotClosed`` entry for each slot, then one
 ``Closed`` entry. An entry contains no client, token, receipt or time of a check-in (invariants 7
 and 8). It contains the sum of a slot's reports and the hash of the model computed from that sum.
+
+Canonical JSON has sorted keys, no spaces, only ASCII, numbers as Python prints them, and one
+newline at the end. Every other spelling of the same content is refused, so that no byte of a ledger
+can be changed. The field ``hash`` is the SHA-256 of the canonical line without this field. The
+field ``previous`` is the hash of the line before, so the lines form a chain.
 """
 
 from __future__ import annotations
 
+import base64
+import binascii
 import hashlib
 import json
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
+from typing import Any, ClassVar, NoReturn, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -22,7 +29,7 @@ from checkins import validate
 from checkins.accounting import Adjacency
 from checkins.accounting.certificate import CERTIFICATE_FIELDS
 from checkins.accounting.filters import Filter
-from checkins.errors import InvalidValue
+from checkins.errors import CheckinsError, InvalidValue
 
 MOST_NUMBERS = 2**24
 """Largest number of parameters of a model. The ledger line of such a model has 180 MB."""
@@ -30,8 +37,40 @@ MOST_NUMBERS = 2**24
 SHA256 = re.compile(r"[0-9a-f]{64}")
 SEAL = re.compile(r"sha256:[0-9a-f]{64}")
 
+SCHEMA = 1
+FIRST_PREVIOUS = "0" * 64
+"""The field ``previous`` of the first line."""
 
-class Units(StrEnum):
+MOST_LINE_BYTES = 12 * MOST_NUMBERS
+LONGEST_VALUE = 60
+
+COMMON_FIELDS = frozenset({"kind", "entry", "previous", "hash"})
+"""The fields of every entry: its kind, its number, the hash of the line before, and its hash."""
+FIELDS: Mapping[str, frozenset[str]] = {
+    "opened": frozenset(
+        {"schema", "campaign", "seal", "run", "model", "model_hash", "simulated", "filter"}
+    ),
+    "slot-closed": frozenset({"slot", "total", "dtype", "model_hash", "contributors"}),
+    "closed": frozenset({"reason", "certificate"}),
+}
+"""The fields of each kind of entry, in addition to ``COMMON_FIELDS``."""
+
+OPTIONAL = frozenset({"contributors", "filter"})
+"""Fields that are left out (never null) if an entry has no value for them."""
+
+Choice = TypeVar("Choice", bound=StrEnum)
+
+
+class InvalidLedger(CheckinsError):
+    """The ledger was changed or is inconsistent. ``place`` is the file and line, if known."""
+
+    def __init__(self, problem: str, *, place: str = "") -> None:
+        self.problem = problem
+        self.place = place
+        super().__init__(f"{place}: {problem}" if place else problem)
+
+
+class NumberType(StrEnum):
     """The number type of a slot's total: integer grid units, or floats in some simulations."""
 
     INT64 = "int64"
@@ -39,7 +78,7 @@ class Units(StrEnum):
 
     @property
     def little_endian(self) -> str:
-        return "<i8" if self is Units.INT64 else "<f8"
+        return "<i8" if self is NumberType.INT64 else "<f8"
 
 
 class Reason(StrEnum):
@@ -54,9 +93,12 @@ class Opened:
     """The entry that opens a campaign: its sealed parameters and its initial model.
 
     ``campaign`` is the canonical text whose hash is ``seal``. ``run`` counts the repeats of one
-    campaign from 1. ``model`` has the format of ``packed``. ``filter`` is the rule that composes
+    campaign from 1. ``pack_numbers`` makes ``model``. ``filter`` is the rule that composes
     this campaign with earlier ones. It is None in ledgers that began without a filter.
     """
+
+    kind: ClassVar[str] = "opened"
+    schema: ClassVar[int] = SCHEMA
 
     campaign: str
     seal: str
@@ -71,7 +113,7 @@ class Opened:
         validate.count(most=validate.MOST_CAMPAIGNS, run=self.run)
         validate.one_of(bool, simulated=self.simulated)
         validate.one_of((Filter, type(None)), filter=self.filter)
-        _check_numbers("model", self.model, Units.FLOAT64)
+        _check_numbers("model", self.model, NumberType.FLOAT64)
 
     @property
     def model_hash(self) -> str:
@@ -95,20 +137,22 @@ class SlotClosed:
     certificate depends on it. It is None under every other protocol (invariant 7).
     """
 
+    kind: ClassVar[str] = "slot-closed"
+
     slot: int
     total: bytes | None
-    units: Units | None
+    dtype: NumberType | None
     model_hash: str
     contributors: int | None = None
 
     def __post_init__(self) -> None:
         validate.count(slot=self.slot)
         _matches(SHA256, "must be 64 hexadecimal digits", model_hash=self.model_hash)
-        validate.one_of((Units, type(None)), units=self.units)
-        if (self.total is None) != (self.units is None):
-            raise InvalidValue("dtype", self.units, "goes with a total: both or none must be null")
-        if self.total is not None and self.units is not None:
-            _check_numbers("total", self.total, self.units)
+        validate.one_of((NumberType, type(None)), dtype=self.dtype)
+        if (self.total is None) != (self.dtype is None):
+            raise InvalidValue("dtype", self.dtype, "goes with a total: both or none must be null")
+        if self.total is not None and self.dtype is not None:
+            _check_numbers("total", self.total, self.dtype)
         if self.contributors is not None and (self.contributors != 0 or self.contributors is False):
             validate.count(contributors=self.contributors)
 
@@ -123,15 +167,15 @@ class SlotClosed:
     ) -> SlotClosed:
         """Return the entry of a slot. An integer ``total`` is in grid units."""
         if total is None:
-            return cls(slot, None, None, hashed(model), contributors)
-        units = Units.INT64 if np.issubdtype(total.dtype, np.integer) else Units.FLOAT64
-        return cls(slot, packed(total, units), units, hashed(model), contributors)
+            return cls(slot, None, None, hash_model(model), contributors)
+        dtype = NumberType.INT64 if np.issubdtype(total.dtype, np.integer) else NumberType.FLOAT64
+        return cls(slot, pack_numbers(total, dtype), dtype, hash_model(model), contributors)
 
     def numbers(self) -> NDArray[Any] | None:
         """Return the total as a read-only array. None if the slot has no total."""
-        if self.total is None or self.units is None:
+        if self.total is None or self.dtype is None:
             return None
-        return np.frombuffer(self.total, dtype=self.units.little_endian)
+        return np.frombuffer(self.total, dtype=self.dtype.little_endian)
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +184,8 @@ class Closed:
 
     ``certificate`` is the ``Certificate.as_dict()`` of all campaigns of the ledger up to here.
     """
+
+    kind: ClassVar[str] = "closed"
 
     reason: Reason
     certificate: Mapping[str, Any]
@@ -152,25 +198,25 @@ class Closed:
 Entry = Opened | SlotClosed | Closed
 
 
-def packed(numbers: ArrayLike, units: Units = Units.FLOAT64) -> bytes:
+def pack_numbers(numbers: ArrayLike, dtype: NumberType = NumberType.FLOAT64) -> bytes:
     """Return the bytes of numbers as a ledger stores them: flat, little-endian, 8 bytes each.
 
-    >>> packed([1, -1], Units.INT64).hex()
+    >>> pack_numbers([1, -1], NumberType.INT64).hex()
     '0100000000000000ffffffffffffffff'
     """
-    return np.ascontiguousarray(numbers, dtype=units.little_endian).tobytes()
+    return np.ascontiguousarray(numbers, dtype=dtype.little_endian).tobytes()
 
 
-def hashed(model: ArrayLike) -> str:
-    """Return the SHA-256 of a packed model."""
-    return hashlib.sha256(packed(model)).hexdigest()
+def hash_model(model: ArrayLike) -> str:
+    """Return the SHA-256 of a model, as ``pack_numbers`` stores it."""
+    return hashlib.sha256(pack_numbers(model)).hexdigest()
 
 
-def _check_numbers(name: str, content: bytes, units: Units) -> None:
+def _check_numbers(name: str, content: bytes, dtype: NumberType) -> None:
     whole = isinstance(content, bytes) and len(content) % 8 == 0
     if not whole or not 8 <= len(content) <= 8 * MOST_NUMBERS:
         raise InvalidValue(name, "...", f"must be 1 to {MOST_NUMBERS:,} numbers of 8 bytes each")
-    if units is Units.FLOAT64 and not np.isfinite(np.frombuffer(content, dtype="<f8")).all():
+    if dtype is NumberType.FLOAT64 and not np.isfinite(np.frombuffer(content, dtype="<f8")).all():
         raise InvalidValue(name, "...", "must be finite numbers")
 
 
@@ -196,3 +242,155 @@ def _plain(certificate: object) -> dict[str, Any]:
     except (TypeError, ValueError, RecursionError):
         raise InvalidValue("certificate", "...", "must be plain, finite JSON values") from None
     return copy
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """An entry with its number and hashes. ``written`` is the whole line with its newline."""
+
+    entry: Entry
+    number: int
+    previous: str
+    hash: str
+    written: bytes = field(repr=False)
+
+    @classmethod
+    def of(cls, entry: Entry, *, number: int, previous: str) -> Line:
+        """Return the line of an entry."""
+        fields = {"entry": number, "previous": previous, **_content(entry)}
+        before = _canonical({name: fields[name] for name in fields if name < "hash"})
+        after = _canonical({name: fields[name] for name in fields if name > "hash"})
+        digest = hashlib.sha256(b"%b,%b" % (before[:-1], after[1:])).hexdigest()
+        written = b'%b,"hash":"%b",%b\n' % (before[:-1], digest.encode("ascii"), after[1:])
+        return cls(entry, number, previous, digest, written)
+
+    @classmethod
+    def parse(cls, written: bytes) -> Line:
+        """Parse a line. Raise InvalidLedger if its spelling is not canonical or its hash wrong."""
+        found = _json(written)
+        try:
+            entry = _entry(found)
+        except InvalidValue as error:
+            value = "" if error.value is None else f" = {_quoted(error.value)}"
+            raise InvalidLedger(f"{error.name}{value}: {error.expected}") from error
+        number, previous = found["entry"], found["previous"]
+        if isinstance(number, bool) or not isinstance(number, int):
+            raise InvalidLedger("entry must be an integer")
+        if not isinstance(previous, str) or not SHA256.fullmatch(previous):
+            raise InvalidLedger("previous must be 64 hexadecimal digits")
+        line = cls.of(entry, number=number, previous=previous)
+        if found["hash"] != line.hash:
+            raise InvalidLedger("its hash does not match its content: the line was changed")
+        if line.written != written:
+            raise InvalidLedger(
+                "is not spelled as it was written: with sorted keys, no spaces, shortest numbers"
+            )
+        return line
+
+
+def _canonical(fields: Mapping[str, object]) -> bytes:
+    text = json.dumps(fields, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    return text.encode("ascii")
+
+
+def _content(entry: Entry) -> dict[str, object]:
+    """Return the fields of an entry as JSON values. Bytes are written in base64."""
+    values = {name: getattr(entry, name) for name in FIELDS[entry.kind]}
+    for name, value in values.items():
+        if isinstance(value, bytes):
+            values[name] = base64.b64encode(value).decode("ascii")
+        elif isinstance(value, Filter):
+            values[name] = str(value)
+    absent = {name for name in OPTIONAL & values.keys() if values[name] is None}
+    return {"kind": entry.kind} | {name: values[name] for name in values.keys() - absent}
+
+
+def _entry(found: Mapping[str, Any]) -> Entry:
+    kind = found.get("kind")
+    if not isinstance(kind, str) or kind not in FIELDS:
+        raise InvalidLedger(f"kind must be one of {', '.join(FIELDS)}")
+    known = FIELDS[kind] | COMMON_FIELDS
+    for name in found.keys() - known:
+        raise InvalidLedger(f"{_quoted(name)} is not a field of an entry of the kind {kind}")
+    for name in sorted(known - found.keys() - OPTIONAL):
+        raise InvalidLedger(f"{name} is missing")
+    if kind == "opened":
+        return _opened(found)
+    if kind == "closed":
+        return Closed(_choice(Reason, "reason", found), found["certificate"])
+    if found.get("contributors", 0) is None:
+        raise InvalidLedger("contributors must be an integer, or absent")
+    return SlotClosed(
+        found["slot"],
+        None if found["total"] is None else _bytes("total", found),
+        None if found["dtype"] is None else _choice(NumberType, "dtype", found),
+        found["model_hash"],
+        found.get("contributors"),
+    )
+
+
+def _opened(found: Mapping[str, Any]) -> Opened:
+    if found["schema"] != SCHEMA or isinstance(found["schema"], bool):
+        raise InvalidLedger(f"schema must be {SCHEMA}; a newer version may read this ledger")
+    opened = Opened(
+        found["campaign"],
+        found["seal"],
+        found["run"],
+        _bytes("model", found),
+        found["simulated"],
+        Filter.parse(found["filter"]) if "filter" in found else None,
+    )
+    if found["model_hash"] != opened.model_hash:
+        raise InvalidLedger("model_hash is not the hash of the model")
+    return opened
+
+
+def _choice(choices: type[Choice], name: str, found: Mapping[str, Any]) -> Choice:
+    if found[name] not in [str(choice) for choice in choices]:
+        raise InvalidLedger(f"{name} must be {' or '.join(choices)}")
+    return choices(found[name])
+
+
+def _bytes(name: str, found: Mapping[str, Any]) -> bytes:
+    try:
+        return base64.b64decode(found[name], validate=True)
+    except (binascii.Error, TypeError, ValueError):
+        raise InvalidLedger(f"{name} must be base64") from None
+
+
+def _json(written: bytes) -> Mapping[str, Any]:
+    """Parse the JSON object of a line. Refuse duplicate keys, NaN and infinity."""
+    if len(written) > MOST_LINE_BYTES:
+        raise InvalidLedger(f"is longer than {MOST_LINE_BYTES:,} bytes")
+    try:
+        text = written.decode("ascii")
+    except UnicodeDecodeError as error:
+        raise InvalidLedger(f"is not ASCII text at byte {error.start + 1}") from None
+    try:
+        found = json.loads(text, object_pairs_hook=_unique, parse_constant=_no_constant)
+    except json.JSONDecodeError as error:
+        raise InvalidLedger(f"is not JSON: {error.msg} at column {error.colno}") from None
+    except RecursionError:
+        raise InvalidLedger("is nested too deeply") from None
+    except ValueError:  # the number has more digits than Python converts
+        raise InvalidLedger("holds a number that is too large") from None
+    if not isinstance(found, dict):
+        raise InvalidLedger("must be a JSON object")
+    return found
+
+
+def _unique(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise InvalidLedger("holds the same key twice")
+    return found
+
+
+def _no_constant(word: str) -> NoReturn:
+    raise InvalidLedger(f"contains {word}, which is not a number")
+
+
+def _quoted(value: object) -> str:
+    """Return a value for an error message. A long value is shortened."""
+    text = repr(value)
+    return text if len(text) <= LONGEST_VALUE else text[: LONGEST_VALUE - 3] + "..."

@@ -21,9 +21,8 @@ from checkins import durable_file
 from checkins.campaign import Campaign
 from checkins.errors import CheckinsError
 from checkins.ledger.chain import Ledger
-from checkins.ledger.entry import Entry, SlotClosed
-from checkins.ledger.line import MOST_LINE_BYTES, InvalidLedger
-from checkins.ledger.spending import affordable
+from checkins.ledger.entry import MOST_LINE_BYTES, Entry, InvalidLedger, SlotClosed
+from checkins.ledger.spending import affordable_slots
 
 NAME = "ledger.jsonl"
 
@@ -99,7 +98,7 @@ class LedgerFile:
         if run is None:
             return
         if self._affordable is None or self._affordable[0] is not run.campaign:
-            self._affordable = (run.campaign, affordable(self.ledger))
+            self._affordable = (run.campaign, affordable_slots(self.ledger))
         most = self._affordable[1]
         if slot > most:
             raise InvalidLedger(

@@ -30,19 +30,19 @@ from checkins.ledger.chain import Ledger, Run
 TOLERANCE = 1e-9
 """Largest relative difference that rounding on two computers makes to the same epsilon."""
 
-Settled = tuple[PartialRun, ...]
+CountedRuns = tuple[PartialRun, ...]
 """The runs that are over, with the slots that count. Equal consecutive runs are merged."""
 
 
 def certificate(ledger: Ledger) -> Certificate:
     """Return the certificate for the entry that closes the last run."""
-    last, earlier = ledger.runs[-1], _settled(ledger.runs[:-1])
-    return spent(settled(last, earlier), earlier, last.filter)
+    last, earlier = ledger.runs[-1], _counted_runs(ledger.runs[:-1])
+    return certify_with_earlier(counted_run(last, earlier), earlier, last.filter)
 
 
-def earlier_of(ledger: Ledger) -> Settled:
+def earlier_of(ledger: Ledger) -> CountedRuns:
     """Return the runs that are over, with the slots that count for each."""
-    return _settled(ledger.closed)
+    return _counted_runs(ledger.closed)
 
 
 def spending_of(ledger: Ledger, campaign: Campaign) -> Spending:
@@ -50,76 +50,73 @@ def spending_of(ledger: Ledger, campaign: Campaign) -> Spending:
     return Spending(campaign, earlier_of(ledger), ledger.filter)
 
 
-def affordable(ledger: Ledger) -> int:
+def affordable_slots(ledger: Ledger) -> int:
     """Return how many slots of the run in progress the budget allows after all earlier runs.
 
     Return 0 if no run is in progress.
     """
-    if ledger.running is None:
-        return 0
-    return _affordable(ledger.running, earlier_of(ledger))
+    return 0 if ledger.running is None else _affordable_slots(ledger.running, earlier_of(ledger))
 
 
-def _settled(runs: Sequence[Run]) -> Settled:
-    earlier: Settled = ()
+def _counted_runs(runs: Sequence[Run]) -> CountedRuns:
+    earlier: CountedRuns = ()
     for run in runs:
-        earlier = joined(earlier, settled(run, earlier))
+        earlier = append_run(earlier, counted_run(run, earlier))
     return earlier
 
 
-def spent(run: PartialRun, earlier: Settled, rule: Filter | None) -> Certificate:
+def certify_with_earlier(run: PartialRun, earlier: CountedRuns, rule: Filter | None) -> Certificate:
     """Return the certificate of a run composed with all earlier runs."""
     spending = Spending(run.campaign, earlier, rule)
-    found = spending.after(run.slots, contributors=run.contributors)
-    return replace(found, epsilon_lower=0.0) if run.stopped else found
+    certified = spending.after(run.slots, contributors=run.contributors)
+    return replace(certified, epsilon_lower=0.0) if run.stopped else certified
 
 
-def epsilon_spent(run: PartialRun, earlier: Settled, rule: Filter | None) -> float:
-    """Return the epsilon of ``spent``. It is infinite if no finite epsilon is proved."""
+def epsilon_with_earlier(run: PartialRun, earlier: CountedRuns, rule: Filter | None) -> float:
+    """Return the epsilon of ``certify_with_earlier``. It is infinite if none is proved."""
     if run.contributors is not None:
-        return spent(run, earlier, rule).epsilon
+        return certify_with_earlier(run, earlier, rule).epsilon
     return Spending(run.campaign, earlier, rule).epsilon_after(run.slots)
 
 
-def so_far(run: Run) -> PartialRun:
-    """Return the part of a run that its closed slots make up."""
+def closed_slots(run: Run) -> PartialRun:
+    """Return the closed slots of a run, as the accountant needs them."""
     return PartialRun(run.campaign, run.slots_closed, run.contributors)
 
 
-def settled(run: Run, earlier: Settled) -> PartialRun:
-    """Return a run that is over, with the slots that count. See the module docstring."""
+def counted_run(run: Run, earlier: CountedRuns) -> PartialRun:
+    """Return a run that is over, with the slots that count (see the module docstring)."""
     design = run.campaign.design
     if run.slots_closed == design.slots or design.protocol is Protocol.AVERAGED:
-        return so_far(run)
-    if not _within_budget(PartialRun(run.campaign, run.slots_closed + 1), earlier, run.filter):
-        return so_far(run)
-    slots = _affordable(run, earlier)
+        return closed_slots(run)
+    if not _within_budget(run, run.slots_closed + 1, earlier):
+        return closed_slots(run)
+    slots = _affordable_slots(run, earlier)
     return PartialRun(run.campaign, slots, stopped=slots > run.slots_closed)
 
 
-def joined(earlier: Settled, run: PartialRun) -> Settled:
+def append_run(earlier: CountedRuns, run: PartialRun) -> CountedRuns:
     """Return the runs with one more at the end. A run equal to the last is merged with it."""
     if earlier and replace(earlier[-1], times=1) == run:
         return (*earlier[:-1], replace(run, times=earlier[-1].times + 1))
     return (*earlier, run)
 
 
-def last_affordable(run: Run, earlier: Settled) -> int | None:
-    """Return the last slot that the budget allows if the run exceeds the budget, else None.
+def last_slot_within_budget(run: Run, earlier: CountedRuns) -> int | None:
+    """Return the last slot that the budget allows. None if the run is within its budget.
 
     Under averaged updates, the limit follows from the declared population, because the number of
     contributors is not known before they report.
     """
-    if run.slots_closed == 0:
+    if run.slots_closed == 0 or _within_budget(run, run.slots_closed, earlier):
         return None
-    if _within_budget(PartialRun(run.campaign, run.slots_closed), earlier, run.filter):
-        return None
-    return _affordable(run, earlier)
+    return _affordable_slots(run, earlier)
 
 
-def _within_budget(run: PartialRun, earlier: Settled, rule: Filter | None) -> bool:
-    return epsilon_spent(run, earlier, rule) <= run.campaign.budget.epsilon * (1.0 + TOLERANCE)
+def _within_budget(run: Run, slots: int, earlier: CountedRuns) -> bool:
+    epsilon = epsilon_with_earlier(PartialRun(run.campaign, slots), earlier, run.filter)
+    return epsilon <= run.campaign.budget.epsilon * (1.0 + TOLERANCE)
 
 
-def _affordable(run: Run, earlier: Settled) -> int:
+def _affordable_slots(run: Run, earlier: CountedRuns) -> int:
     return Spending(run.campaign, earlier, run.filter).affordable()

@@ -19,17 +19,23 @@ from checkins.accounting.filters import Filter
 from checkins.campaign.partial_runs import PartialRun
 from checkins.errors import InvalidValue
 from checkins.ledger.chain import Ledger, Run
-from checkins.ledger.entry import Closed, Opened, SlotClosed, hashed
-from checkins.ledger.line import MOST_LINE_BYTES, InvalidLedger
+from checkins.ledger.entry import (
+    MOST_LINE_BYTES,
+    Closed,
+    InvalidLedger,
+    Opened,
+    SlotClosed,
+    hash_model,
+)
 from checkins.ledger.spending import (
     TOLERANCE,
-    Settled,
-    epsilon_spent,
-    joined,
-    last_affordable,
-    settled,
-    so_far,
-    spent,
+    CountedRuns,
+    append_run,
+    certify_with_earlier,
+    closed_slots,
+    counted_run,
+    epsilon_with_earlier,
+    last_slot_within_budget,
 )
 from checkins.protocol.model_update import Learner, Model, ModelUpdate
 
@@ -46,7 +52,7 @@ class Verification:
 
     @property
     def budget(self) -> float:
-        """The largest allowed epsilon, as the latest campaign states it."""
+        """The largest allepsilon epsilon, as the latest campaign states it."""
         return self.ledger.runs[-1].campaign.budget.epsilon
 
     @property
@@ -120,7 +126,7 @@ def verify(
                     " complete. The server removes the incomplete line before its next append."
                     " If this is a copy, fetch it again"
                 )
-            state.take(line, number)
+            state.read_line(line, number)
         certificate = state.certificate()
     except InvalidLedger as error:
         at = error.line if isinstance(error, _OverBudget) else number
@@ -135,8 +141,8 @@ def verify(
             place=path,
         )
     if closed and ledger.running is not None:
-        raise InvalidLedger(f"is {_how_far(ledger.running)}, not closed", place=path)
-    return Verification(ledger, certificate, (*state.notes, *_unfinished(ledger)))
+        raise InvalidLedger(f"is {_progress(ledger.running)}, not closed", place=path)
+    return Verification(ledger, certificate, (*state.notes, *_early_stop_notes(ledger)))
 
 
 class _State:
@@ -145,17 +151,17 @@ class _State:
     def __init__(self) -> None:
         self.ledger = Ledger()
         self.notes: list[str] = []
-        self._settled: Settled = ()
-        self._latest: tuple[PartialRun, Settled, Filter | None] | None = None
+        self._counted: CountedRuns = ()
+        self._latest: tuple[PartialRun, CountedRuns, Filter | None] | None = None
         self._opened_at = 0
         self._update: ModelUpdate | None = None
         self._learner: Learner | None = None
 
-    def take(self, line: bytes, number: int) -> None:
+    def read_line(self, line: bytes, number: int) -> None:
         """Check one more line."""
         run = self.ledger.running
         self.ledger, entry = self.ledger.read(line)
-        with _refusals():
+        with _as_invalid_ledger():
             if isinstance(entry, Closed):
                 self._close(run, entry, number)
             elif isinstance(entry, SlotClosed):
@@ -188,17 +194,17 @@ class _State:
         """
         if self._learner is None or not before or before[-1].campaign != run.campaign:
             return None
-        same = hashed(self._learner.model) == hashed(entry.numbers())
+        same = hash_model(self._learner.model) == hash_model(entry.numbers())
         return self._learner.velocity if same else None
 
     def _replay(self, entry: SlotClosed) -> None:
         run, update, learner = self.ledger.running, self._update, self._learner
         if run is None or update is None or learner is None:
             raise InvalidLedger("no campaign is open here")
-        if entry.slot > run.warm_up:
+        if entry.slot > run.campaign.warm_up:
             with np.errstate(all="ignore"):  # a model that diverged was released nevertheless
                 learner = update.apply(learner, entry.numbers(), entry.contributors)
-        if hashed(learner.model) != entry.model_hash:
+        if hash_model(learner.model) != entry.model_hash:
             raise InvalidLedger(
                 f"the model released after slot {entry.slot} does not follow from the totals"
             )
@@ -208,23 +214,23 @@ class _State:
         if run is None:
             raise InvalidLedger("no campaign is open here")
         self._check_budget(run)
-        over = settled(run, self._settled)
-        owed = epsilon_spent(over, self._settled, run.filter)
-        self._latest = over, self._settled, run.filter
-        self._settled = joined(self._settled, over)
+        counted = counted_run(run, self._counted)
+        epsilon = epsilon_with_earlier(counted, self._counted, run.filter)
+        self._latest = counted, self._counted, run.filter
+        self._counted = append_run(self._counted, counted)
         stated = float(entry.certificate["epsilon"])
-        if not stated >= owed * (1.0 - TOLERANCE):
+        if not stated >= epsilon * (1.0 - TOLERANCE):
             raise InvalidLedger(
-                f"states epsilon = {stated!r}, but the runs have epsilon = {owed!r}"
+                f"states epsilon = {stated!r}, but the runs have epsilon = {epsilon!r}"
             )
-        if stated > owed * (1.0 + TOLERANCE):
+        if stated > epsilon * (1.0 + TOLERANCE):
             self.notes.append(
-                f"line {number} states epsilon = {stated!r}{_by(entry)}, which is true;"
-                f" the recomputed epsilon is smaller, {owed!r}"
+                f"line {number} states epsilon = {stated!r}{_version_of(entry)}, which is true;"
+                f" the recomputed epsilon is smaller, {epsilon!r}"
             )
 
     def _check_budget(self, run: Run) -> None:
-        last = last_affordable(run, self._settled)
+        last = last_slot_within_budget(run, self._counted)
         if last is not None:
             raise _OverBudget(
                 f"slot {last + 1} was released although the budget, epsilon ="
@@ -236,15 +242,15 @@ class _State:
     def certificate(self) -> Certificate | None:
         """Return the certificate of all runs. None if no run was opened."""
         run = self.ledger.running
-        with _refusals():
+        with _as_invalid_ledger():
             if run is not None:
                 self._check_budget(run)
-                return spent(so_far(run), self._settled, run.filter)
-            return None if self._latest is None else spent(*self._latest)
+                return certify_with_earlier(closed_slots(run), self._counted, run.filter)
+            return None if self._latest is None else certify_with_earlier(*self._latest)
 
 
 @contextmanager
-def _refusals() -> Iterator[None]:
+def _as_invalid_ledger() -> Iterator[None]:
     """Raise InvalidLedger in place of an InvalidValue of the model update or the accountant."""
     try:
         yield
@@ -260,27 +266,27 @@ class _OverBudget(InvalidLedger):
         self.line = line
 
 
-def _by(entry: Closed) -> str:
+def _version_of(entry: Closed) -> str:
     versions = entry.certificate.get("versions")
     version = versions.get("checkins") if isinstance(versions, dict) else None
     return f" by checkins {version}" if isinstance(version, str) else ""
 
 
-def _unfinished(ledger: Ledger) -> Iterator[str]:
+def _early_stop_notes(ledger: Ledger) -> Iterator[str]:
     """Yield a note if the certificate does not cover a decision to stop that uses the releases."""
     last = ledger.runs[-1]
     if ledger.running is not None:
         yield (
-            f"the last campaign is {_how_far(last)}. This epsilon holds only if that number of"
+            f"the last campaign is {_progress(last)}. This epsilon holds only if that number of"
             " slots was fixed beforehand. If the campaign is closed early, every slot that its"
             " budget allows counts"
         )
     elif last.number < last.campaign.repeats:
         yield (
             f"run {last.number} of {last.campaign.repeats:,} is the last run here. If the releases"
-            " are the reason that no run follows, the runs that could have followed count too"
+            " are the reason that no run follows, the runs that could have follepsilon count too"
         )
 
 
-def _how_far(run: Run) -> str:
+def _progress(run: Run) -> str:
     return f"open: {run.slots_closed:,} of {run.campaign.design.slots:,} slots"

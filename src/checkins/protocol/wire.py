@@ -195,21 +195,21 @@ class CampaignView(RunView):
     server_time: Annotated[str, "When the response was made, in UTC"]
 
 
-class Point(TypedDict):
+class MetricsAfter(TypedDict):
     """Metrics of the model after this number of slots, measured on a public holdout."""
 
     slots: int
     metrics: dict[str, float]
 
 
-class Price(TypedDict):
+class EpsilonAfter(TypedDict):
     """The epsilon after this number of slots, rounded up; null if none is proved."""
 
     slots: int
     epsilon: float | None
 
 
-class ReleaseMade(TypedDict):
+class SlotRelease(TypedDict):
     """The model that a slot released."""
 
     slot: int
@@ -219,9 +219,9 @@ class ReleaseMade(TypedDict):
 class Progress(TypedDict):
     """The learning curve, the epsilons and the releases of a run."""
 
-    curve: Annotated[list[Point], "Metrics of released models on a public holdout"]
-    spending: Annotated[list[Price], "Epsilon after some numbers of slots, rounded up"]
-    releases: Annotated[list[ReleaseMade], "The latest releases, at most 200"]
+    curve: Annotated[list[MetricsAfter], "Metrics of released models on a public holdout"]
+    spending: Annotated[list[EpsilonAfter], "Epsilon after some numbers of slots, rounded up"]
+    releases: Annotated[list[SlotRelease], "The latest releases, at most 200"]
 
 
 class StateEvent(TypedDict):
@@ -261,7 +261,7 @@ class Outcome(TypedDict):
     slot: int
 
 
-class Taken(TypedDict):
+class ReportAccepted(TypedDict):
     """The response to a report that was accepted."""
 
     status: Literal["taken"]

@@ -6,12 +6,9 @@ jax, so this package does not import it.
 
 from checkins.randomizers.clipping import clip_l1, clip_l2
 from checkins.randomizers.device import DeviceReport, DeviceSampler, NormBound
-from checkins.randomizers.gaussian import Gaussian
 from checkins.randomizers.grid import Grid, NoDeviceSampler, variation
-from checkins.randomizers.laplace import Laplace
 from checkins.randomizers.privunit import Cap, PrivUnit
-from checkins.randomizers.randomized_response import RandomizedResponse
-from checkins.randomizers.randomizer import Randomizer
+from checkins.randomizers.randomizer import Gaussian, Laplace, RandomizedResponse, Randomizer
 from checkins.randomizers.simulated import Simulated, simulate_dummies, simulate_reports
 
 __all__ = [

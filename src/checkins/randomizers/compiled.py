@@ -19,11 +19,14 @@ from scipy.special import betainccinv, betaincinv
 from checkins import validate
 from checkins.accounting.exact.slot_ratio import FloatArray
 from checkins.errors import InvalidValue
-from checkins.randomizers.gaussian import Gaussian
-from checkins.randomizers.laplace import Laplace
 from checkins.randomizers.privunit import PrivUnit, tail
-from checkins.randomizers.randomized_response import RandomizedResponse
-from checkins.randomizers.randomizer import Randomizer, require_dimension
+from checkins.randomizers.randomizer import (
+    Gaussian,
+    Laplace,
+    RandomizedResponse,
+    Randomizer,
+    require_dimension,
+)
 from checkins.randomizers.simulated import Simulated
 
 Reports = Callable[[jax.Array, jax.Array], Simulated[jax.Array]]

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from fractions import Fraction
 
 import numpy as np
 import numpy.typing as npt
@@ -22,7 +21,6 @@ import numpy.typing as npt
 from checkins import validate
 from checkins.errors import InvalidValue
 from checkins.randomizers.exact_sampling import OperatingSystem
-from checkins.randomizers.gaussian import Gaussian
 from checkins.randomizers.grid import (
     MOST_DIMENSION,
     REFUSED_EXPONENT,
@@ -38,9 +36,13 @@ from checkins.randomizers.integer_noise import (
     rounded_response,
     uniform,
 )
-from checkins.randomizers.laplace import Laplace
-from checkins.randomizers.randomized_response import RandomizedResponse
-from checkins.randomizers.randomizer import Randomizer, require_dimension
+from checkins.randomizers.randomizer import (
+    Gaussian,
+    Laplace,
+    RandomizedResponse,
+    Randomizer,
+    require_dimension,
+)
 
 _SLACK = 1.0 + 1e-9  # larger than the rounding errors of the floats below
 
@@ -74,12 +76,10 @@ def clipped_bound(randomizer: Randomizer, grid: Grid) -> NormBound:
     >>> clipped_bound(Gaussian(clip=1.0, noise_multiplier=2.0), Grid(0.25))
     NormBound(order=2, most=16)
     """
-    match randomizer:
-        case Gaussian(clip=clip):
-            return NormBound(2, math.floor(grid.clip_units(clip) ** 2))
-        case Laplace(clip=clip):
-            return NormBound(1, math.floor(grid.clip_units(clip)))
-    raise no_device_sampler(randomizer)
+    if not isinstance(randomizer, Gaussian | Laplace):
+        raise no_device_sampler(randomizer)
+    order = randomizer.norm_order
+    return NormBound(order, grid.most_power_sum(randomizer.clip, order=order))
 
 
 def report_bound(randomizer: Randomizer, grid: Grid, *, dimension: int) -> NormBound:
@@ -102,21 +102,18 @@ def report_bound(randomizer: Randomizer, grid: Grid, *, dimension: int) -> NormB
     22.75
     """
     validate.count(dimension=dimension)
+    if isinstance(randomizer, RandomizedResponse):
+        return NormBound(1, 1)
+    if not isinstance(randomizer, Gaussian | Laplace):
+        raise no_device_sampler(randomizer)
     t, d = float(REFUSED_EXPONENT), float(dimension)
-    match randomizer:
-        case RandomizedResponse():
-            return NormBound(1, 1)
-        case Gaussian(clip=clip, noise_multiplier=multiplier):
-            scale = Fraction(multiplier) * grid.clip_units(clip)
-            noise = math.sqrt(d + 2.0 * math.sqrt(d * t) + 2.0 * t)
-            reach = float(grid.clip_units(clip)) + float(scale) * noise + math.sqrt(d) / 2.0
-            return NormBound(2, math.ceil((reach * _SLACK) ** 2 * _SLACK))
-        case Laplace(clip=clip, local_epsilon=local_epsilon):
-            scale = 2 * grid.clip_units(clip) / Fraction(local_epsilon)
-            noise = d + math.sqrt(2.0 * d * t) + t
-            reach = float(grid.clip_units(clip)) + float(scale) * noise + d / 2.0
-            return NormBound(1, math.ceil(reach * _SLACK))
-    raise no_device_sampler(randomizer)
+    clip, scale = float(grid.clip_units(randomizer.clip)), float(grid.noise_scale(randomizer))
+    if isinstance(randomizer, Laplace):
+        noise = d + math.sqrt(2.0 * d * t) + t
+        return NormBound(1, math.ceil((clip + scale * noise + d / 2.0) * _SLACK))
+    noise = math.sqrt(d + 2.0 * math.sqrt(d * t) + 2.0 * t)
+    reach = clip + scale * noise + math.sqrt(d) / 2.0
+    return NormBound(2, math.ceil((reach * _SLACK) ** 2 * _SLACK))
 
 
 _RANDOMNESS = OperatingSystem()
@@ -194,9 +191,8 @@ class DeviceSampler:
     @property
     def most_units(self) -> int:
         """The largest possible entry of an honest report (invariant 12)."""
-        match self.randomizer, self._noise:
-            case Gaussian(clip=clip) | Laplace(clip=clip), SymmetricNoise() as drawn:
-                return int(self.grid.clip_units(clip)) + drawn.most
+        if isinstance(self.randomizer, Gaussian | Laplace):
+            return int(self.grid.clip_units(self.randomizer.clip)) + self._additive.most
         return 1
 
     def bound(self, *, noise_at_server: bool) -> NormBound:
@@ -211,33 +207,34 @@ class DeviceSampler:
             return self._one_hot(self._noise.draw(self._category(update), _RANDOMNESS))
         units = self._clipped(update)
         self._noise.add_to(units, _RANDOMNESS)
-        return self._report(units)
+        return DeviceReport(units, self.grid)
 
     def encode(self, update: npt.ArrayLike) -> DeviceReport:
         """Return the clipped and rounded update without noise. The server must add the noise."""
-        if isinstance(self._noise, RoundedResponse):
-            raise self._no_noise()
-        return self._report(self._clipped(update))
+        return DeviceReport(self._clipped(update), self.grid)
 
     def dummy(self) -> DeviceReport:
         """Return a dummy, A_ldp(0): only noise or, with randomized response, a uniform category."""
         if isinstance(self._noise, RoundedResponse):
             return self._one_hot(uniform(self._noise.categories, _RANDOMNESS))
-        return self._report(self._noise.draw(self.dimension, _RANDOMNESS))
+        return DeviceReport(self._noise.draw(self.dimension, _RANDOMNESS), self.grid)
 
     def noise(self) -> npt.NDArray[np.int64]:
         """Return the noise of one report, which the server adds to the sum of a slot."""
+        return self._additive.draw(self.dimension, _RANDOMNESS).astype(np.int64)
+
+    @property
+    def _additive(self) -> SymmetricNoise:
+        """The noise of one coordinate. Raises InvalidValue for randomized response."""
         if isinstance(self._noise, RoundedResponse):
             raise self._no_noise()
-        return self._noise.draw(self.dimension, _RANDOMNESS).astype(np.int64)
+        return self._noise
 
     def _clipped(self, update: npt.ArrayLike) -> Units:
-        match self.randomizer:
-            case Gaussian(clip=clip):
-                return self.grid.clip_l2(self._vector(update), clip)
-            case Laplace(clip=clip):
-                return self.grid.clip_l1(self._vector(update), clip)
-        raise no_device_sampler(self.randomizer)
+        if not isinstance(self.randomizer, Gaussian | Laplace):
+            raise self._no_noise()
+        clip, order = self.randomizer.clip, self.randomizer.norm_order
+        return self.grid.clip(self._vector(update), clip, order=order)
 
     def _category(self, update: npt.ArrayLike) -> int:
         values = self._vector(update)
@@ -252,9 +249,6 @@ class DeviceSampler:
     def _one_hot(self, category: int) -> DeviceReport:
         units = np.zeros(self.dimension, dtype=np.int32)
         units[category] = 1
-        return self._report(units)
-
-    def _report(self, units: Units) -> DeviceReport:
         return DeviceReport(units, self.grid)
 
     def _no_noise(self) -> InvalidValue:

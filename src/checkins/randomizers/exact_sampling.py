@@ -1,29 +1,23 @@
-"""Sample finite distributions exactly, by comparing random words with thresholds of 128 bits.
+"""Exact probabilities in integer arithmetic, and exact sampling of finite distributions.
 
-A distribution has at most 4,096 entries, whose probabilities are multiples of 2**-WEIGHT_BITS; the
-multiple is the *weight* of an entry. Walker's alias method [Walker77] arranges the entries in 4,096
-columns of equal probability, each with at most two entries. A draw needs one column and one
-comparison with a uniform number U in [0, 1) of 128 binary digits:
+A real number x in [0, 1] is represented by 2**BITS * x, rounded to an integer below or above. One
+*unit* is 2**-BITS. No floats are used, so tables of thresholds are the same on every machine.
+
+Let Y be normal with mean 0 and deviation ``scale``. The mass P(round(Y) = k) is the integral of its
+density over [k - 1/2, k + 1/2]. With x = k/scale, r = 1/(2 scale) and Hermite polynomials He,
+
+    P(round(Y) = k) = 2r phi(x) * sum over i of He_2i(x) r^2i / (2i + 1)! .
+
+``Thresholds`` samples a distribution with at most 4,096 entries, whose probabilities are multiples
+of 2**-WEIGHT_BITS; the multiple is the *weight* of an entry. Walker's alias method [Walker77]
+arranges the entries in 4,096 columns of equal probability, each with at most two entries. A draw
+needs one column and one comparison with a uniform number U in [0, 1) of 128 binary digits:
 
     word of 32 random bits = 12 bits: the column | 20 bits: the first digits of U
     the column's own entry if U < its threshold, else its other entry
 
 The last 108 digits of U are drawn only if the first 20 equal those of the threshold, which happens
-once in a million draws. The comparison is exact, and no floats are used.
-
-``Staircase`` samples the size, that is the absolute value, of wide rounded Gaussian noise. One
-entry per size would need millions of entries. Therefore the sizes 1, 2, ... are divided into cells
-of ``width`` = 2**low_bits sizes, and each cell has two entries:
-
-    weight of a size    |▒▒__                        flat    the part below the weight of the cell's
-                        |████▒▒__                            last size; a uniform size of the cell
-                        |████████▒▒__                wedge   the part above; a uniform size that is
-                        |████████████▒▒__                    accepted with its exact probability
-                        +----cell----cell----
-
-About one draw in a hundred is a wedge. A straight line gives two bounds on the probability of
-acceptance, which decide almost all wedges with 32 random digits. In the other cases, one wedge in
-hundreds, the mass is computed to 2**-260 and compared with 128 random digits.
+once in a million draws. The comparison is exact.
 """
 
 from __future__ import annotations
@@ -32,12 +26,124 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import lru_cache
+from math import isqrt
 from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from checkins.randomizers.exact_masses import BITS, MASS_ERROR, RoundedNormal
+BITS = 288
+"""Number of binary digits after the point."""
+DECAY_ERROR = 1 << 24
+"""Largest error of ``decay``, in units."""
+
+_SMALL = 8  # the series is summed for arguments below 2**-8
+_NOTHING = 1 << 10  # exp(-1024) is far below one unit
+
+
+def decay(numerator: int, denominator: int) -> int:
+    """Return exp(-numerator / denominator) in units, for a non-negative fraction.
+
+    Theorem:     docs/theory/grid.md, "Exponentials": halve the argument until it is below 2^-8, sum
+                 the alternating series, and square the result once for each halving.
+    Rounding:    within DECAY_ERROR units on either side, and never above 1.
+
+    >>> abs(decay(1, 1) / 2**BITS - 0.36787944117144233) < 1e-16
+    True
+    """
+    if numerator >= _NOTHING * denominator:
+        return 0
+    halvings = max(0, numerator.bit_length() - denominator.bit_length() + 1 + _SMALL)
+    argument = (numerator << BITS) // (denominator << halvings)
+    total = term = 1 << BITS
+    count = 1
+    while term:
+        term = (term * argument >> BITS) // count
+        total += -term if count & 1 else term
+        count += 1
+    for _ in range(halvings):
+        total = total * total >> BITS
+    return total
+
+
+def at_most_decay(loss: Fraction) -> Fraction:
+    """Return exp(-loss), rounded up by about 2**-264."""
+    return Fraction(decay(loss.numerator, loss.denominator) + DECAY_ERROR, 1 << BITS)
+
+
+LEAST_SCALE = 3
+"""Smallest scale at which a sum of rounded normals is close enough to a rounded normal."""
+REACH = 14
+"""``MASS_ERROR`` is proved for |k| up to this many deviations."""
+MASS_ERROR = 1 << 26
+"""Largest error of a mass, in units of 2**-BITS."""
+
+
+@dataclass(frozen=True, slots=True)
+class RoundedNormal:
+    """The distribution of round(N(0, scale^2)), for a scale of at least LEAST_SCALE."""
+
+    scale: Fraction
+
+    def mass(self, k: int) -> int:
+        """Return P(round(Y) = k) in units of 2**-BITS, for |k| <= REACH * scale.
+
+        Theorem:     docs/theory/grid.md, "Masses of the rounded normal".
+        Rounding:    within MASS_ERROR units on either side.
+
+        >>> normal = RoundedNormal(Fraction(3))
+        >>> abs(normal.mass(0) / 2**BITS - 0.1323676652218073) < 1e-16
+        True
+        """
+        up, down = self.scale.numerator, self.scale.denominator
+        k = abs(k)
+        density = _inverse_root_two_pi() * decay(k * k * down * down, 2 * up * up) >> BITS
+        first = (k * down * down << BITS) // (2 * up * up)  # x r
+        second = (down * down << BITS) // (4 * up * up)  # r^2
+        total, before, now = 1 << BITS, 1 << BITS, first  # He_n(x) r^n / n!
+        for n in range(2, terms(up // down), 2):
+            before = ((first * now >> BITS) - (second * before >> BITS)) // n
+            total += before // (n + 1)
+            now = ((first * before >> BITS) - (second * now >> BITS)) // (n + 1)
+        return (density * total >> BITS) * down // up
+
+
+@lru_cache(maxsize=1024)
+def terms(scale: int) -> int:
+    """Return how many terms of the series are enough, for scales of at least ``scale``.
+
+    The terms that are left out add up to less than a unit. Cramér's inequality bounds
+    |He_n(x)| phi(x) by sqrt(n!)/2, so the n-th term is at most (2 scale)^-n / sqrt(n!), and each
+    even term is at most 1/36 of the one before.
+    """
+    n, square = 0, 1  # the inverse square of the bound on the n-th term
+    while square >> (2 * BITS + 2) == 0:
+        n += 1
+        square *= n * 4 * scale * scale
+    return n + n % 2 + 1
+
+
+@lru_cache(maxsize=1)
+def _inverse_root_two_pi() -> int:
+    """Return 1/sqrt(2 pi) in units, with an error of at most 2.
+
+    pi is computed by Machin's formula, with 32 additional digits.
+    """
+    guarded = BITS + 32
+    pi = 4 * (4 * _arctangent_of_inverse(5, guarded) - _arctangent_of_inverse(239, guarded))
+    return isqrt((1 << (2 * BITS + guarded)) // (2 * pi))
+
+
+def _arctangent_of_inverse(x: int, bits: int) -> int:
+    total = term = (1 << bits) // x
+    n = 1
+    while term:
+        term //= x * x
+        n += 2
+        total += term // n if n % 4 == 1 else -(term // n)
+    return total
+
 
 Words = npt.NDArray[np.uint32]
 
@@ -145,140 +251,3 @@ class Thresholds:
             last = int.from_bytes(source.bytes(_LAST_BYTES), "little") & _LAST
             entries[tie] = at if last < self.thresholds[at] & _LAST else self.others[at]
         return entries
-
-
-MOST_CELLS = COLUMNS // 2 - 1
-_SHARE_BITS = 32
-_SHIFT = BITS - WEIGHT_BITS + _SHARE_BITS
-_HIGH_BITS, _LOW_BITS = 32, 96
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Staircase:
-    """The distribution of |round(N(0, scale^2))| up to ``most``, for a scale of at least 76.
-
-    The entries of ``table`` are the flats of the cells, their wedges, zero, and "draw again".
-
-    Theorem:     docs/theory/grid.md, "Flats and wedges".
-    Rounding:    the total variation to the distribution truncated at ``most`` is at most
-                 ``variation``.
-    """
-
-    normal: RoundedNormal
-    low_bits: int
-    share: int
-    """Probabilities are multiplied by share * 2**-32, so that flats and wedges sum to WHOLE."""
-    floors: tuple[int, ...]
-    """For each cell, a lower bound on the weights of its sizes."""
-    rises: tuple[int, ...]
-    """For each cell, an upper bound on the weights of its sizes, minus the lower bound."""
-    margins: npt.NDArray[np.uint64]
-    """For each cell, the largest distance of the weights from a straight line, in 2**-32 rises."""
-    table: Thresholds
-
-    @classmethod
-    def of(cls, scale: Fraction, *, low_bits: int, cells: int) -> Staircase:
-        normal, width = RoundedNormal(scale), 1 << low_bits
-        masses = [normal.mass(cell * width) for cell in range(cells + 1)]
-        share = 1 << _SHARE_BITS
-        floors, tops = _weights(masses, share)
-        # Flats and wedges together have the weight width * sum(tops), and zero half a top.
-        share = (WHOLE << _SHARE_BITS) // (width * sum(tops) + tops[0] // 2 + 1) - 1
-        floors, tops = _weights(masses, share)
-        rises = [top - floor for top, floor in zip(tops, floors, strict=True)]
-        weights = [width * floor for floor in floors] + [width * rise for rise in rises]
-        weights.append((masses[0] - MASS_ERROR) * share >> _SHIFT)
-        weights.append(WHOLE - sum(weights))
-        margins = [
-            _margin(scale, width=width, cell=cell, top=tops[cell], rise=rises[cell])
-            for cell in range(cells)
-        ]
-        return cls(
-            normal,
-            low_bits,
-            share,
-            tuple(floors),
-            tuple(rises),
-            fixed(np.array(margins, dtype=np.uint64)),
-            Thresholds.of(weights),
-        )
-
-    @property
-    def cells(self) -> int:
-        return len(self.floors)
-
-    @property
-    def most(self) -> int:
-        return self.cells << self.low_bits
-
-    @property
-    def variation(self) -> Fraction:
-        """The total variation, from rounded weights and from the 128 digits of wedges."""
-        whole = Fraction(self.share * WHOLE, 1 << _SHARE_BITS) / 2
-        undecided = Fraction(sum(self.rises) << self.low_bits, 1 << (_HIGH_BITS + _LOW_BITS))
-        computed = Fraction(4 * MASS_ERROR * self.share * self.most, 1 << _SHIFT)
-        return (undecided + computed + 2) / whole
-
-    def draw(self, count: int, source: ByteSource) -> Words:
-        entries = self.table.draw(count, source)
-        low = low_bits_of(source, count, self.low_bits)
-        sizes = entries << np.uint32(self.low_bits)
-        sizes += low
-        sizes += np.uint32(1)
-        special = np.flatnonzero(entries >= self.cells)
-        if special.size:
-            sizes[special] = self._settle(entries[special], low[special], source)
-        return sizes
-
-    def _settle(self, entries: Words, low: Words, source: ByteSource) -> Words:
-        """Return the sizes of draws whose entry is a wedge, zero or "draw again"."""
-        sizes = np.zeros(entries.size, dtype=np.uint32)
-        again = entries == 2 * self.cells + 1
-        wedges = np.flatnonzero(entries < 2 * self.cells)
-        cell = entries[wedges] - np.uint32(self.cells)
-        offset = low[wedges].astype(np.uint32)
-        kept = self._keep(cell, offset, source)
-        sizes[wedges] = (cell << np.uint32(self.low_bits)) + offset + np.uint32(1)
-        again[wedges] = ~kept
-        redrawn = np.flatnonzero(again)
-        if redrawn.size:
-            sizes[redrawn] = self.draw(redrawn.size, source)
-        return sizes
-
-    def _keep(self, cell: Words, offset: Words, source: ByteSource) -> npt.NDArray[np.bool_]:
-        """Return for each wedge whether it is accepted: U is below (weight - floor) / rise."""
-        first = words(source, cell.size)
-        width = np.uint64(1 << self.low_bits)
-        line = (width - np.uint64(1) - offset) << np.uint64(_HIGH_BITS)
-        margin = self.margins[cell]
-        kept = (first + margin + np.uint64(1)) * width <= line
-        unclear = ~kept & (first * width < line + margin * width)
-        for at in np.flatnonzero(unclear):
-            kept[at] = self.keeps(int(cell[at]), int(offset[at]), int(first[at]), source)
-        return kept
-
-    def keeps(self, cell: int, offset: int, first: int, source: ByteSource) -> bool:
-        """Return whether a wedge is accepted, by its mass and 96 more digits of U."""
-        last = int.from_bytes(source.bytes(_LOW_BITS // 8), "little")
-        mass = self.normal.mass((cell << self.low_bits) + offset + 1)
-        due = 2 * (mass - MASS_ERROR) * self.share - (self.floors[cell] << _SHIFT)
-        u = first << _LOW_BITS | last
-        return u * self.rises[cell] << _SHIFT < due << (_HIGH_BITS + _LOW_BITS)
-
-
-def _weights(masses: list[int], share: int) -> tuple[list[int], list[int]]:
-    """Return a lower and an upper bound on the weights of each cell's sizes, for both signs."""
-    floors = [max(0, 2 * (mass - MASS_ERROR) * share >> _SHIFT) for mass in masses[1:]]
-    tops = [-(-2 * (mass + MASS_ERROR) * share >> _SHIFT) for mass in masses[:-1]]
-    return floors, tops
-
-
-def _margin(scale: Fraction, *, width: int, cell: int, top: int, rise: int) -> int:
-    """Return an upper bound on the distance of a cell's weights from a straight line.
-
-    The distance is at most width^2/8 times the second derivative.
-    """
-    full = 1 << _HIGH_BITS
-    furthest = ((cell + 1) * width + Fraction(1, 2)) / scale
-    curve = Fraction(5 * width * width, 32) / scale**2 * max(Fraction(1), furthest**2) * top
-    return min(full, -int(-(curve + 2) * full // rise)) if rise else full

@@ -22,8 +22,7 @@ import numpy.typing as npt
 
 from checkins import validate
 from checkins.errors import InvalidValue
-from checkins.randomizers.exact_masses import LEAST_SCALE, at_most_decay
-from checkins.randomizers.gaussian import Gaussian
+from checkins.randomizers.exact_sampling import LEAST_SCALE, at_most_decay
 from checkins.randomizers.integer_noise import (
     GAUSSIAN_CUT,
     LAPLACE_CUT,
@@ -31,10 +30,8 @@ from checkins.randomizers.integer_noise import (
     rounded_gaussian,
     rounded_laplace,
 )
-from checkins.randomizers.laplace import Laplace
 from checkins.randomizers.privunit import PrivUnit
-from checkins.randomizers.randomized_response import RandomizedResponse
-from checkins.randomizers.randomizer import Randomizer
+from checkins.randomizers.randomizer import Gaussian, Laplace, RandomizedResponse, Randomizer
 
 MOST_UNITS = 2**31 - 1
 """Largest entry of a report, which is a vector of 32-bit integers."""
@@ -58,14 +55,7 @@ class GridTooFine(InvalidValue):
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """A grid: reports are integer multiples of ``step``, which is exactly the given float.
-
-    >>> import numpy as np
-    >>> Grid(0.25).clip_l2(np.array([0.6, -0.8]), 1.0)
-    array([ 2, -3], dtype=int32)
-    >>> Grid(0.25).clip_l1(np.array([1e308, np.inf]), 1.0)
-    array([0, 0], dtype=int32)
-    """
+    """A grid: reports are integer multiples of ``step``, which is exactly the given float."""
 
     step: float
 
@@ -73,17 +63,13 @@ class Grid:
         validate.positive(grid=self.step)
         validate.make_floats(self, "step")
 
-    def units(self, length: float) -> Fraction:
-        """Return a length in units of the step, exactly."""
-        return Fraction(length) / Fraction(self.step)
-
     def clip_units(self, clip: float) -> Fraction:
-        """Return the clip in units of the step.
+        """Return the clip in units of the step, exactly.
 
         Raises InvalidValue if the step is too coarse or too fine.
         """
         validate.positive(clip=clip)
-        units = self.units(float(clip))
+        units = Fraction(float(clip)) / Fraction(self.step)
         if units < 1:
             raise InvalidValue(
                 "grid", self.step, f"is too coarse: must be at most the clip, {clip!r}"
@@ -93,23 +79,27 @@ class Grid:
             raise GridTooFine("grid", self.step, f"is too fine: must be at least {least}")
         return units
 
-    def clip_l2(self, update: npt.ArrayLike, clip: float) -> Units:
-        """Shrink an update to an L2 norm of at most ``clip``, and round it toward zero.
+    def most_power_sum(self, clip: float, *, order: int) -> int:
+        """Return the largest sum of |entry|^order of a clipped report: (clip/step)^order."""
+        return math.floor(self.clip_units(clip) ** order)
 
-        An update within the norm is only rounded. An update that contains a NaN or an infinity
-        becomes zero.
+    def clip(self, update: npt.ArrayLike, clip: float, *, order: int) -> Units:
+        """Shrink an update to a norm of at most ``clip``, and round it toward zero.
+
+        The norm is L1 if ``order`` is 1, and L2 if it is 2. An update within the norm is only
+        rounded. An update that contains a NaN or an infinity becomes zero.
 
         Theorem:     docs/theory/grid.md, "Clipping".
-        Rounding:    the sum of squares is at most (clip/step)^2, compared as integers. No
-                     coordinate becomes larger.
-        """
-        bound = math.floor(self.clip_units(clip) ** 2)
-        return clipped(vector(update), clip=clip, step=self.step, order=2, bound=bound)
+        Rounding:    the sum of |entry|^order is at most (clip/step)^order, compared as integers.
+                     No coordinate becomes larger.
 
-    def clip_l1(self, update: npt.ArrayLike, clip: float) -> Units:
-        """Shrink an update to an L1 norm of at most ``clip``, and round it, like ``clip_l2``."""
-        bound = math.floor(self.clip_units(clip))
-        return clipped(vector(update), clip=clip, step=self.step, order=1, bound=bound)
+        >>> Grid(0.25).clip(np.array([0.6, -0.8]), 1.0, order=2)
+        array([ 2, -3], dtype=int32)
+        >>> Grid(0.25).clip(np.array([1e308, np.inf]), 1.0, order=1)
+        array([0, 0], dtype=int32)
+        """
+        bound = self.most_power_sum(clip, order=order)
+        return clipped(vector(update), clip=clip, step=self.step, order=order, bound=bound)
 
     def noise(self, randomizer: Gaussian | Laplace) -> SymmetricNoise:
         """Return the distribution of the noise of one coordinate."""
@@ -185,9 +175,9 @@ def variation(
     if capacity is not None:
         validate.count(capacity=capacity)
         if isinstance(randomizer, Gaussian):
-            scale = Fraction(randomizer.noise_multiplier) * grid.units(randomizer.clip)
+            scale = grid.noise_scale(randomizer)
             each += variation_of_sum(scale, capacity) * -(-reports // capacity)
-    return min(1.0, _rounded_up(each * dimension + REFUSED * reports))
+    return min(1.0, rounded_up(each * dimension + REFUSED * reports))
 
 
 def variation_of_sum(scale: Fraction, count: int) -> Fraction:
@@ -220,7 +210,7 @@ def _series(loss: Fraction) -> Fraction:
     return first / (1 - first)
 
 
-def _rounded_up(exact: Fraction) -> float:
+def rounded_up(exact: Fraction) -> float:
     nearest = float(exact)
     return nearest if Fraction(nearest) >= exact else math.nextafter(nearest, math.inf)
 

@@ -2,6 +2,20 @@
 
 Noise is drawn as a size, that is its absolute value, and an independent sign. Scales are exact
 fractions, in units of the grid.
+
+``Staircase`` samples the sizes of wide rounded Gaussian noise. One entry per size would need
+millions of entries. Therefore the sizes 1, 2, ... are divided into cells of ``width`` =
+2**low_bits sizes, and each cell has two entries:
+
+    weight of a size    |▒▒__                        flat    the part below the weight of the cell's
+                        |████▒▒__                            last size; a uniform size of the cell
+                        |████████▒▒__                wedge   the part above; a uniform size that is
+                        |████████████▒▒__                    accepted with its exact probability
+                        +----cell----cell----
+
+About one draw in a hundred is a wedge. A straight line gives two bounds on the probability of
+acceptance, which decide almost all wedges with 32 random digits. In the other cases, one wedge in
+hundreds, the mass is computed to 2**-260 and compared with 128 random digits.
 """
 
 from __future__ import annotations
@@ -15,18 +29,23 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from checkins.randomizers.exact_masses import BITS, MASS_ERROR, RoundedNormal, at_most_decay, decay
 from checkins.randomizers.exact_sampling import (
+    BITS,
     COLUMN_BITS,
     COLUMNS,
-    MOST_CELLS,
+    MASS_ERROR,
     THRESHOLD_BITS,
     WEIGHT_BITS,
     WHOLE,
     ByteSource,
-    Staircase,
+    RoundedNormal,
     Thresholds,
     Words,
+    at_most_decay,
+    decay,
+    fixed,
+    low_bits_of,
+    words,
 )
 
 GAUSSIAN_CUT = Fraction(27, 2)
@@ -34,6 +53,10 @@ GAUSSIAN_CUT = Fraction(27, 2)
 LAPLACE_CUT = 91
 """Laplace noise is truncated at so many scales, with a tail probability below 2**-131."""
 _CHUNK = 1 << 15  # draws per chunk, which then fits into the cache
+MOST_CELLS = COLUMNS // 2 - 1
+_SHARE_BITS = 32
+_SHIFT = BITS - WEIGHT_BITS + _SHARE_BITS
+_HIGH_BITS, _LOW_BITS = 32, 96
 
 
 class Sizes(Protocol):
@@ -112,6 +135,137 @@ class Digits:
         sizes += np.uint32(1)
         sizes[zeros] = 0
         return sizes
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Staircase:
+    """The distribution of |round(N(0, scale^2))| up to ``most``, for a scale of at least 76.
+
+    The entries of ``table`` are the flats of the cells, their wedges, zero, and "draw again".
+
+    Theorem:     docs/theory/grid.md, "Flats and wedges".
+    Rounding:    the total variation to the distribution truncated at ``most`` is at most
+                 ``variation``.
+    """
+
+    normal: RoundedNormal
+    low_bits: int
+    share: int
+    """Probabilities are multiplied by share * 2**-32, so that flats and wedges sum to WHOLE."""
+    floors: tuple[int, ...]
+    """For each cell, a lower bound on the weights of its sizes."""
+    rises: tuple[int, ...]
+    """For each cell, an upper bound on the weights of its sizes, minus the lower bound."""
+    margins: npt.NDArray[np.uint64]
+    """For each cell, the largest distance of the weights from a straight line, in 2**-32 rises."""
+    table: Thresholds
+
+    @classmethod
+    def of(cls, scale: Fraction, *, low_bits: int, cells: int) -> Staircase:
+        normal, width = RoundedNormal(scale), 1 << low_bits
+        masses = [normal.mass(cell * width) for cell in range(cells + 1)]
+        share = 1 << _SHARE_BITS
+        floors, tops = _weights(masses, share)
+        # Flats and wedges together have the weight width * sum(tops), and zero half a top.
+        share = (WHOLE << _SHARE_BITS) // (width * sum(tops) + tops[0] // 2 + 1) - 1
+        floors, tops = _weights(masses, share)
+        rises = [top - floor for top, floor in zip(tops, floors, strict=True)]
+        weights = [width * floor for floor in floors] + [width * rise for rise in rises]
+        weights.append((masses[0] - MASS_ERROR) * share >> _SHIFT)
+        weights.append(WHOLE - sum(weights))
+        margins = [
+            _margin(scale, width=width, cell=cell, top=tops[cell], rise=rises[cell])
+            for cell in range(cells)
+        ]
+        return cls(
+            normal,
+            low_bits,
+            share,
+            tuple(floors),
+            tuple(rises),
+            fixed(np.array(margins, dtype=np.uint64)),
+            Thresholds.of(weights),
+        )
+
+    @property
+    def cells(self) -> int:
+        return len(self.floors)
+
+    @property
+    def most(self) -> int:
+        return self.cells << self.low_bits
+
+    @property
+    def variation(self) -> Fraction:
+        """The total variation, from rounded weights and from the 128 digits of wedges."""
+        whole = Fraction(self.share * WHOLE, 1 << _SHARE_BITS) / 2
+        undecided = Fraction(sum(self.rises) << self.low_bits, 1 << (_HIGH_BITS + _LOW_BITS))
+        computed = Fraction(4 * MASS_ERROR * self.share * self.most, 1 << _SHIFT)
+        return (undecided + computed + 2) / whole
+
+    def draw(self, count: int, source: ByteSource) -> Words:
+        entries = self.table.draw(count, source)
+        low = low_bits_of(source, count, self.low_bits)
+        sizes = entries << np.uint32(self.low_bits)
+        sizes += low
+        sizes += np.uint32(1)
+        special = np.flatnonzero(entries >= self.cells)
+        if special.size:
+            sizes[special] = self._settle(entries[special], low[special], source)
+        return sizes
+
+    def _settle(self, entries: Words, low: Words, source: ByteSource) -> Words:
+        """Return the sizes of draws whose entry is a wedge, zero or "draw again"."""
+        sizes = np.zeros(entries.size, dtype=np.uint32)
+        again = entries == 2 * self.cells + 1
+        wedges = np.flatnonzero(entries < 2 * self.cells)
+        cell = entries[wedges] - np.uint32(self.cells)
+        offset = low[wedges].astype(np.uint32)
+        kept = self._keep(cell, offset, source)
+        sizes[wedges] = (cell << np.uint32(self.low_bits)) + offset + np.uint32(1)
+        again[wedges] = ~kept
+        redrawn = np.flatnonzero(again)
+        if redrawn.size:
+            sizes[redrawn] = self.draw(redrawn.size, source)
+        return sizes
+
+    def _keep(self, cell: Words, offset: Words, source: ByteSource) -> npt.NDArray[np.bool_]:
+        """Return for each wedge whether it is accepted: U is below (weight - floor) / rise."""
+        first = words(source, cell.size)
+        width = np.uint64(1 << self.low_bits)
+        line = (width - np.uint64(1) - offset) << np.uint64(_HIGH_BITS)
+        margin = self.margins[cell]
+        kept = (first + margin + np.uint64(1)) * width <= line
+        unclear = ~kept & (first * width < line + margin * width)
+        for at in np.flatnonzero(unclear):
+            kept[at] = self.keeps(int(cell[at]), int(offset[at]), int(first[at]), source)
+        return kept
+
+    def keeps(self, cell: int, offset: int, first: int, source: ByteSource) -> bool:
+        """Return whether a wedge is accepted, by its mass and 96 more digits of U."""
+        last = int.from_bytes(source.bytes(_LOW_BITS // 8), "little")
+        mass = self.normal.mass((cell << self.low_bits) + offset + 1)
+        due = 2 * (mass - MASS_ERROR) * self.share - (self.floors[cell] << _SHIFT)
+        u = first << _LOW_BITS | last
+        return u * self.rises[cell] << _SHIFT < due << (_HIGH_BITS + _LOW_BITS)
+
+
+def _weights(masses: list[int], share: int) -> tuple[list[int], list[int]]:
+    """Return a lower and an upper bound on the weights of each cell's sizes, for both signs."""
+    floors = [max(0, 2 * (mass - MASS_ERROR) * share >> _SHIFT) for mass in masses[1:]]
+    tops = [-(-2 * (mass + MASS_ERROR) * share >> _SHIFT) for mass in masses[:-1]]
+    return floors, tops
+
+
+def _margin(scale: Fraction, *, width: int, cell: int, top: int, rise: int) -> int:
+    """Return an upper bound on the distance of a cell's weights from a straight line.
+
+    The distance is at most width^2/8 times the second derivative.
+    """
+    full = 1 << _HIGH_BITS
+    furthest = ((cell + 1) * width + Fraction(1, 2)) / scale
+    curve = Fraction(5 * width * width, 32) / scale**2 * max(Fraction(1), furthest**2) * top
+    return min(full, -int(-(curve + 2) * full // rise)) if rise else full
 
 
 @lru_cache(maxsize=32)

@@ -1,12 +1,242 @@
-"""The type of all descriptions of randomizers, and a check of their dimension."""
+"""The descriptions of randomizers: how one report is made private, and the privacy that this gives.
+
+``privunit`` describes PrivUnit. A dummy is a report without data, which the server draws in place
+of a missing report.
+"""
 
 from __future__ import annotations
 
+import math
+import sys
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+from scipy.special import erfcx, ndtr, roots_legendre
+
+from checkins import validate
+from checkins.accounting import GaussianNoise, LocalRandomizer, NoiseAt
+from checkins.accounting.exact.slot_ratio import FloatArray
 from checkins.errors import InvalidValue
-from checkins.randomizers.gaussian import Gaussian
-from checkins.randomizers.laplace import Laplace
-from checkins.randomizers.privunit import PrivUnit
-from checkins.randomizers.randomized_response import RandomizedResponse
+from checkins.randomizers.privunit import LEAST_LOCAL_EPSILON, PrivUnit
+
+ROUND_OFF = 1e-9
+"""Relative amount that is added to ``Gaussian.delta``, ten times its largest rounding error."""
+LEAST_DELTA = sys.float_info.min
+"""Smallest delta that is returned."""
+_FAR = -37.6  # Φ(_FAR) is below LEAST_DELTA
+_NO_NOISE = 1e150  # if updates are so many deviations apart, noise hides nothing
+_SHORT = 0.1
+_NODES, _WEIGHTS = roots_legendre(10)
+MOST_CATEGORIES = 2**31 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Gaussian:
+    """Clip an update to L2 norm ``clip`` and add N(0, (noise_multiplier clip)²) per coordinate.
+
+    A dummy, which the server draws in place of a missing report, is the report of a zero update.
+
+    >>> Gaussian(clip=2.0, noise_multiplier=0.5).std
+    1.0
+    """
+
+    norm_order: ClassVar[int] = 2
+
+    clip: float
+    noise_multiplier: float
+
+    def __post_init__(self) -> None:
+        validate.positive(clip=self.clip, noise_multiplier=self.noise_multiplier)
+        validate.make_floats(self, "clip", "noise_multiplier")
+        if not 0.0 < self.std < math.inf:
+            raise InvalidValue(
+                "clip", self.clip, f"the noise, clip × noise_multiplier, would be {self.std!r}"
+            )
+
+    @property
+    def std(self) -> float:
+        """Standard deviation of the noise of one coordinate."""
+        return self.noise_multiplier * self.clip
+
+    @property
+    def privacy_spec(self) -> GaussianNoise:
+        """The noise of a report, as the accountant expects it."""
+        return GaussianNoise(self.noise_multiplier, NoiseAt.CLIENT)
+
+    def variance(self, *, dimension: int, norm: float = 0.0) -> float:
+        """Return the expected squared distance of a report from the clipped update."""
+        validate.count(dimension=dimension)
+        validate.non_negative(norm=norm)
+        return dimension * self.std**2
+
+    def delta(self, *, epsilon: float) -> float:
+        r"""Return the smallest δ for which one report is (ε, δ)-DP, for any two updates.
+
+        Two clipped updates are at most 2C apart, which is s = 2/σ standard deviations. With
+        a = s/2 − ε/s, the normal density φ and R(x) = Φ(−x)/φ(x),
+
+            δ(ε) = Φ(a) − exp(ε) Φ(a − s) = φ(a) (R(−a) − R(s − a)).
+
+        Theorem:     [BW18, Thm 8], arXiv:1805.06530v2, at sensitivity 2C. Necessary and sufficient.
+        Neighbours:  any two updates of one client (the local model).
+        Rounding:    up, by the relative ROUND_OFF (more if the noise is below a ten-thousandth of
+                     the clip). The result is at least LEAST_DELTA.
+
+        >>> round(Gaussian(clip=1.0, noise_multiplier=2.0).delta(epsilon=1.0), 4)
+        0.1269
+        """
+        validate.non_negative(epsilon=epsilon)
+        s = 2.0 / self.noise_multiplier
+        if not s < _NO_NOISE:
+            return 1.0
+        a = s / 2 - epsilon / s
+        if a < _FAR:
+            return LEAST_DELTA
+        density = math.exp(-a * a / 2) / math.sqrt(2 * math.pi)
+        if s < _SHORT:  # the terms nearly cancel, so integrate -R' = 1 - y R(y) instead
+            y = s / 2 * (_NODES + 1.0) - a
+            lost = density * s / 2 * float(_WEIGHTS @ (1.0 - y * _mills(y)))
+        elif a > 0.0:  # R(-a) may overflow
+            lost = float(ndtr(a)) - density * float(_mills(s - a))
+        else:
+            lost = density * float(_mills(-a) - _mills(s - a))
+        slack = ROUND_OFF + (abs(a) + 1.0) * s * 2.0**-50  # the rounding error of a grows with s
+        return min(1.0, max(LEAST_DELTA, lost * (1 + slack)))
+
+
+@dataclass(frozen=True, slots=True)
+class Laplace:
+    """Clip an update to L1 norm ``clip`` and add independent Laplace noise per coordinate.
+
+    Any two clipped updates are at most 2 ``clip`` apart in L1 norm. The densities of their reports
+    therefore differ by a factor of at most exp(2 clip / scale) = exp(local_epsilon), which is
+    attained. A dummy, which the server draws in place of a missing report, is the report of a zero
+    update. Its privacy loss against any report is at most half of ``local_epsilon``.
+
+    Theorem:     [DR14, Thm 3.6], at L1 sensitivity 2C.
+    Neighbours:  any two updates of one client (the local model).
+    Rounding:    ``scale`` is rounded up.
+
+    >>> 4.0 <= Laplace(clip=2.0, local_epsilon=1.0).scale < 4.0 + 1e-14
+    True
+    """
+
+    norm_order: ClassVar[int] = 1
+
+    clip: float
+    local_epsilon: float
+
+    def __post_init__(self) -> None:
+        validate.positive(clip=self.clip)
+        LocalRandomizer(self.local_epsilon)
+        validate.make_floats(self, "clip", "local_epsilon")
+        if not 0.0 < self.scale < math.inf:
+            raise InvalidValue(
+                "clip", self.clip, f"the noise, 2 clip / local_epsilon, would be {self.scale!r}"
+            )
+
+    @property
+    def scale(self) -> float:
+        """2 C / ε₀, rounded up. It is the mean absolute value of the noise of one coordinate."""
+        return math.nextafter(2.0 * (self.clip / self.local_epsilon), math.inf)
+
+    @property
+    def privacy_spec(self) -> LocalRandomizer:
+        """The epsilon of a report, as the accountant expects it."""
+        return LocalRandomizer(self.local_epsilon)
+
+    def variance(self, *, dimension: int, norm: float = 0.0) -> float:
+        """Return the expected squared distance of a report from the clipped update."""
+        validate.count(dimension=dimension)
+        validate.non_negative(norm=norm)
+        return dimension * 2.0 * self.scale**2
+
+
+@dataclass(frozen=True, slots=True)
+class RandomizedResponse:
+    """Report the true one of k ``categories`` with probability b/(b + k − 1), where b = exp(ε₀).
+
+    Otherwise report one of the other categories, uniformly. A report is interpreted as the vector
+
+        (b + k − 2)/(b − 1) at the reported category,    −1/(b − 1) elsewhere,
+
+    whose mean is the one-hot vector of the true category, and whose entries sum to 1. A dummy,
+    which the server draws in place of a missing report, is a uniform category. Its probability 1/k
+    is between the two probabilities of a report, so the privacy loss between a dummy and any report
+    is at most ε₀. As a vector, its mean is 1/k everywhere.
+
+    Theorem:     docs/theory/randomizers.md, "Randomized response"; ε₀ is attained.
+    Neighbours:  any two categories of one client (the local model).
+    Rounding:    ``lie`` is rounded up.
+
+    >>> coin = RandomizedResponse(categories=2, local_epsilon=math.log(3.0))
+    >>> round(coin.keep, 12), round(coin.on, 12), round(coin.off, 12)
+    (0.75, 1.5, -0.5)
+    """
+
+    categories: int
+    local_epsilon: float
+
+    def __post_init__(self) -> None:
+        validate.count(most=MOST_CATEGORIES, categories=self.categories)
+        if self.categories < 2:
+            raise InvalidValue("categories", self.categories, "must be at least 2")
+        LocalRandomizer(self.local_epsilon)
+        validate.make_floats(self, "local_epsilon")
+        object.__setattr__(self, "categories", int(self.categories))
+        if not self.local_epsilon >= LEAST_LOCAL_EPSILON:
+            raise InvalidValue(
+                "local_epsilon", self.local_epsilon, f"must be at least {LEAST_LOCAL_EPSILON:g}"
+            )
+
+    @property
+    def lie(self) -> float:
+        """Probability that the reported category is not the true one, rounded up.
+
+        It is (k − 1)/(b + k − 1). Of ``lie`` and ``keep``, the smaller one is computed first, for
+        accuracy.
+        """
+        odds = math.exp(self.local_epsilon) / (self.categories - 1)
+        if odds >= 1.0:
+            return 1.0 / (1.0 + odds) * (1.0 + 2.0**-50)
+        keep = odds / (1.0 + odds) * (1.0 - 2.0**-50)
+        return math.nextafter(1.0 - keep, 1.0)
+
+    @property
+    def keep(self) -> float:
+        """Probability that the reported category is the true one."""
+        return 1.0 - self.lie
+
+    @property
+    def on(self) -> float:
+        """Entry of a report's vector at the reported category."""
+        return 1.0 + (self.categories - 1) / math.expm1(self.local_epsilon)
+
+    @property
+    def off(self) -> float:
+        """Entry of a report's vector at every other category."""
+        return -1.0 / math.expm1(self.local_epsilon)
+
+    @property
+    def privacy_spec(self) -> LocalRandomizer:
+        """The epsilon of a report, as the accountant expects it."""
+        return LocalRandomizer(self.local_epsilon)
+
+    def variance(self, *, dimension: int, norm: float = 1.0) -> float:
+        """Return the expected squared distance of a report's vector from the true one-hot vector.
+
+        It is (k − 1)(2b + k − 2)/(b − 1)². ``dimension`` must be k, and ``norm`` must be 1, the
+        norm of a one-hot vector.
+        """
+        if dimension != self.categories:
+            raise InvalidValue("dimension", dimension, f"must be categories = {self.categories}")
+        if norm != 1.0:
+            raise InvalidValue("norm", norm, "must be 1, the norm of a one-hot vector")
+        b, k = math.exp(self.local_epsilon), float(self.categories)
+        gain = math.expm1(self.local_epsilon)
+        return (k - 1) / gain * ((2 * b + k - 2) / gain)
+
 
 Randomizer = Gaussian | Laplace | PrivUnit | RandomizedResponse
 """Any description of how one report is made private."""
@@ -33,3 +263,8 @@ def require_dimension(randomizer: Randomizer, dimension: int) -> None:
             raise InvalidValue("randomizer", randomizer, "must be a description of a randomizer")
     if dimension != described:
         raise InvalidValue("dimension", dimension, f"must be {described}, the {what} described")
+
+
+def _mills(x: FloatArray | float) -> FloatArray:
+    """Return R(x) = Φ(−x)/φ(x), without underflow."""
+    return np.asarray(math.sqrt(math.pi / 2) * erfcx(x / math.sqrt(2)))

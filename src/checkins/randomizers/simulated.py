@@ -17,11 +17,14 @@ from checkins import validate
 from checkins.accounting.exact.slot_ratio import FloatArray
 from checkins.errors import InvalidValue
 from checkins.randomizers.clipping import clip_l1, clip_l2
-from checkins.randomizers.gaussian import Gaussian
-from checkins.randomizers.laplace import Laplace
 from checkins.randomizers.privunit import PrivUnit
-from checkins.randomizers.randomized_response import RandomizedResponse
-from checkins.randomizers.randomizer import Randomizer, require_dimension
+from checkins.randomizers.randomizer import (
+    Gaussian,
+    Laplace,
+    RandomizedResponse,
+    Randomizer,
+    require_dimension,
+)
 
 Array = TypeVar("Array")
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from checkins.campaign import Campaign
 from checkins.errors import CheckinsError
 from checkins.ledger import InvalidLedger, Ledger, Opened, SlotClosed, spending_of, verify
-from checkins.ledger.entry import hashed
+from checkins.ledger.entry import hash_model
 from checkins.protocol import server as servers
 from checkins.protocol.report import Report
 from checkins.protocol.server import server_of
@@ -159,7 +159,7 @@ def _replay(
             findings.add(Kind.MODEL, f"the machines refuse slot {number}: {error}")
             return
         server, _ = servers.step(server, servers.ClosingRecorded(number))
-        if hashed(server.learner.model) != entry.model_hash:
+        if hash_model(server.learner.model) != entry.model_hash:
             findings.add(Kind.MODEL, f"after slot {number}")
             return
 

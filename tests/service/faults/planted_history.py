@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from checkins.campaign import Campaign, parse_campaign
 from checkins.ledger import Closed, Ledger, Reason, SlotClosed, certificate, spending_of
-from checkins.ledger.entry import hashed
+from checkins.ledger.entry import hash_model
 from checkins.protocol import server as servers
 from checkins.protocol.model_update import ModelUpdate
 from checkins.protocol.report import Report
@@ -61,7 +61,7 @@ class PlantedHistory:
 
     def _play(self, server: servers.Server, slot: int, clients: list[int]) -> servers.Server:
         sampler = sampler_of(self.campaign, dimension=DIMENSION)
-        shown = hashed(server.learner.model)
+        shown = hash_model(server.learner.model)
         server, _ = servers.step(server, servers.SlotBegan(slot))
         for client in clients:
             receipt = f"receipt-{client}"
@@ -95,7 +95,7 @@ class PlantedHistory:
         server, (record,) = servers.step(server, Expired(slot, dummies))
         assert isinstance(record, servers.RecordClosing)
         self.totals[slot], self.contributors[slot] = record.total, record.contributors
-        self._note(-1, Event.RELEASED, slot=slot, model_hash=hashed(record.model))
+        self._note(-1, Event.RELEASED, slot=slot, model_hash=hash_model(record.model))
         return servers.step(server, servers.ClosingRecorded(slot))[0]
 
     def _note(self, client: int, event: Event, **told: object) -> None:

@@ -247,7 +247,7 @@ def verify(given: GivenOptions) -> None:
     """
     expected, closed = _head(given), given.values["closed"]
     from checkins.ledger import verification
-    from checkins.ledger.line import InvalidLedger
+    from checkins.ledger.entry import InvalidLedger
 
     try:
         with _opened(given.values["place"], quiet=given.json) as (watched, path):
@@ -284,7 +284,7 @@ def _opened(place: str, *, quiet: bool) -> Iterator[tuple[Iterable[bytes], str]]
 
 def _split(chunks: Iterable[bytes]) -> Iterator[bytes]:
     """Split chunks of bytes into lines with their newlines. Stop at a line that is too long."""
-    from checkins.ledger.line import MOST_LINE_BYTES
+    from checkins.ledger.entry import MOST_LINE_BYTES
 
     rest = bytearray()
     for chunk in chunks:

@@ -89,10 +89,10 @@ def _stored(store: str, run: str | None) -> bytes:
 def _check_hash(tensors: Mapping[str, NDArray[np.float64]], known: Mapping[str, str]) -> None:
     import numpy as np
 
-    from checkins.ledger.entry import hashed
+    from checkins.ledger.entry import hash_model
 
     flat = np.concatenate([tensor.ravel() for tensor in tensors.values()])
-    if hashed(flat) != known.get("model_hash"):
+    if hash_model(flat) != known.get("model_hash"):
         raise UsageError("the hash of the model does not match its metadata; fetch the model again")
 
 

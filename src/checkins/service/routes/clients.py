@@ -132,7 +132,7 @@ async def model(request: Request) -> Response:
     wire.REPORT_PATH,
     **described(
         "Hand in a report",
-        wire.Taken,
+        wire.ReportAccepted,
         "run slot",
         security="receipt",
         body=wire.BYTES,
@@ -147,7 +147,7 @@ async def report(request: Request) -> Response:
     async with client_requests.receiving_report(runner_of(request), live_run, slot, receipt):
         units = report_from_bytes(await request.body(), dimension=live_run.spec.dimension)
         await live_run.reports.submit(Submission(slot, receipt, units))
-    return json_response(wire.Taken(status="taken"))
+    return json_response(wire.ReportAccepted(status="taken"))
 
 
 def _key_of(request: Request) -> str | None:

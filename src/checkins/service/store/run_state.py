@@ -14,7 +14,7 @@ from checkins.accounting.filters import Filter
 from checkins.campaign import Campaign, campaign_from_canonical
 from checkins.errors import InvalidValue, OutOfOrder
 from checkins.ledger import Ledger
-from checkins.ledger.entry import Units, hashed, packed
+from checkins.ledger.entry import NumberType, hash_model, pack_numbers
 from checkins.protocol.model_update import Learner
 from checkins.protocol.rules import MOST_ENROLLED, Rules, rules_of, sampler_of
 from checkins.protocol.schedule import RunSchedule
@@ -159,7 +159,7 @@ def load_snapshot(
     certificate = json.loads(connection.execute(query).scalar_one())
     learner = load_learner(connection, spec.id)
     ledger = ledgers.load_ledger(connection, spec.population)
-    return RunSnapshot(state, learner, ledger, certificate, hashed(learner.model))
+    return RunSnapshot(state, learner, ledger, certificate, hash_model(learner.model))
 
 
 def load_learner(connection: Connection, run: str) -> Learner:
@@ -173,11 +173,12 @@ def load_learner(connection: Connection, run: str) -> Learner:
 
 
 def save_learner(connection: Connection, run: str, learner: Learner, *, new: bool = False) -> None:
+    gradient = learner.gradient
     values = {
-        "model": packed(learner.model),
-        "gradient": None if learner.gradient is None else packed(learner.gradient, Units.INT64),
+        "model": pack_numbers(learner.model),
+        "gradient": None if gradient is None else pack_numbers(gradient, NumberType.INT64),
         "slots": learner.slots,
-        "velocity": None if learner.velocity is None else packed(learner.velocity),
+        "velocity": None if learner.velocity is None else pack_numbers(learner.velocity),
     }
     if new:
         connection.execute(insert(learners).values(run=run, **values))
