@@ -156,8 +156,8 @@ MUTANTS = (
         (
             Change(
                 "protocol/model_update.py",
-                "Learner(_fixed(self._projected(moved)), None, slots, velocity)",
-                "Learner(_fixed(self._projected(moved)), _fixed(gradient), slots, velocity)",
+                "Learner(read_only(self._projected(moved)), None, slots, velocity)",
+                "Learner(read_only(self._projected(moved)), read_only(gradient), slots, velocity)",
             ),
         ),
         (f"{MODEL_UPDATE}::test_the_accumulator_starts_anew_after_each_step",),

@@ -107,7 +107,9 @@ def test_every_attribute_of_a_description_has_a_key() -> None:
         for field in dataclasses.fields(part)
     }
     tables = {"budget", "design", "randomizer", "task", "schedule"}
-    assert attributes - tables <= {key.path for section in fields.SECTIONS for key in section.keys}
+    assert attributes - tables <= {
+        key.attribute for section in fields.SECTIONS for key in section.keys
+    }
 
 
 def test_every_key_is_in_the_section_that_it_names_and_there_once() -> None:

@@ -5,8 +5,8 @@ A declaration says how a key is read, checked, written, sealed and documented.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import KW_ONLY, dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import KW_ONLY, dataclass, replace
 from datetime import UTC, datetime
 from enum import Enum, StrEnum
 from numbers import Integral
@@ -75,25 +75,25 @@ def plain_value(value: Any) -> Any:
 class Key:
     """One key of a campaign file.
 
-    ``path`` is the attribute of ``Campaign`` with the value, such as ``design.slots``. By default
-    it is section and name.
     ``read`` reads the value. If it is None, the key is a table that has its own section.
     ``accepts``, ``meaning`` and ``privacy`` are columns of the documentation. ``comment`` is
-    written next to the key, and may depend on the campaign.
+    written next to the key. It may depend on the value, or be computed from the campaign.
+    ``path`` is the attribute of ``Campaign`` with the value, such as ``design.slots``. By default
+    it is section and name.
     ``get`` returns a campaign's value in JSON. If it is None, the value at ``path`` is used.
     ``written`` returns the value to write to a file, or None to leave the key out. If ``written``
     is None, the value of ``get`` is written.
     ``aliases`` are other names that error messages of the accountant use for the value.
     """
 
-    section: str
     name: str
     read: Reader | None
     accepts: str
-    meaning: str
     _: KW_ONLY
+    section: str = ""
+    meaning: str = ""
     privacy: str = ""
-    comment: str | Callable[[Any], str] = ""
+    comment: str | Mapping[Any, str] | Callable[[Any], str] = ""
     default: Any = Default.REQUIRED
     sealed: Sealed = Sealed.ALWAYS
     get: Callable[[Any], Any] | None = None
@@ -101,15 +101,20 @@ class Key:
     aliases: tuple[str, ...] = ()
     path: str = ""
 
-    def __post_init__(self) -> None:
-        if not self.path:
-            object.__setattr__(self, "path", f"{self.section}.{self.name}".removeprefix("."))
+    def means(self, meaning: str, **documentation: Any) -> Key:
+        """Return the key with its ``meaning``, and perhaps a ``comment`` and its ``privacy``."""
+        return replace(self, meaning=meaning, **documentation)
+
+    @property
+    def attribute(self) -> str:
+        """The path of the attribute of ``Campaign`` with the value."""
+        return self.path or f"{self.section}.{self.name}".removeprefix(".")
 
     def value(self, campaign: Any) -> Any:
         """Return a campaign's value for this key. None if it has none."""
-        return (
-            plain_value(attribute(campaign, self.path)) if self.get is None else self.get(campaign)
-        )
+        if self.get is not None:
+            return self.get(campaign)
+        return plain_value(attribute_at(campaign, self.attribute))
 
     def sealed_value(self, campaign: Any) -> Any:
         """Return the value for the canonical form. None means that the key is left out."""
@@ -130,6 +135,8 @@ class Key:
 
     def comment_for(self, campaign: Any) -> str:
         """Return the comment that is written next to the key."""
+        if isinstance(self.comment, Mapping):
+            return self.comment[attribute_at(campaign, self.attribute)]
         return self.comment if isinstance(self.comment, str) else self.comment(campaign)
 
 
@@ -151,11 +158,11 @@ class Section:
         """Return True if a campaign has this section."""
         if self.owner is None:
             return True
-        held = attribute(campaign, self.owner)
-        return held is not None and not isinstance(held, str)
+        owner = attribute_at(campaign, self.owner)
+        return owner is not None and not isinstance(owner, str)
 
 
-def attribute(campaign: Any, path: str) -> Any:
+def attribute_at(campaign: Any, path: str) -> Any:
     """Return the attribute at a dotted path such as ``design.slots``.
 
     Return None if an attribute on the path is None.

@@ -139,7 +139,7 @@ def _places_by_argument() -> Mapping[str, tuple[str, str]]:
     """
     found: dict[str, tuple[str, str]] = {}
     for key in (key for section in fields.SECTIONS for key in section.keys):
-        for name in (key.path.rpartition(".")[2], *key.aliases):
+        for name in (key.attribute.rpartition(".")[2], *key.aliases):
             found[name] = (key.section, key.name)
     del found["kind"]
     return found
@@ -151,7 +151,7 @@ def _campaign(source: TomlSource, sections: Sequence[Section]) -> Campaign:
         given = source.section(section.name)
         for key in sorted(section.keys, key=lambda key: key.name not in given):
             if key.read is not None:
-                owner, _, name = key.path.rpartition(".")
+                owner, _, name = key.attribute.rpartition(".")
                 parts[owner][name] = _read(key, source)
     top, randomizer = parts[""], parts["randomizer"]
     if top["name"] is None:

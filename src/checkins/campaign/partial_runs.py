@@ -134,8 +134,9 @@ class ComposedRuns:
             raise TooManyRuns(
                 "campaigns",
                 max(times.values()),
-                f"makes a list of {length:,} campaigns together with the other numbers of repeats."
-                f" It may have {MOST_COMPOSED_RUNS:,}. Numbers with a common divisor shorten the list",
+                f"makes a list of {length:,} campaigns together with the other numbers of"
+                f" repeats. The list may have {MOST_COMPOSED_RUNS:,}. Numbers with a common divisor"
+                " shorten it",
             )
         designs = tuple(design for design, count in times.items() for _ in range(count // rounds))
         variation = sum_variations(run.variation for run in runs if run.design is not None)

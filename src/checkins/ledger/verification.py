@@ -18,6 +18,7 @@ from checkins.accounting import Certificate
 from checkins.accounting.filters import Filter
 from checkins.campaign.partial_runs import PartialRun
 from checkins.errors import InvalidValue
+from checkins.ledger import spending
 from checkins.ledger.chain import Ledger, Run
 from checkins.ledger.entry import (
     MOST_LINE_BYTES,
@@ -27,16 +28,7 @@ from checkins.ledger.entry import (
     SlotClosed,
     hash_model,
 )
-from checkins.ledger.spending import (
-    TOLERANCE,
-    CountedRuns,
-    append_run,
-    certify_with_earlier,
-    closed_slots,
-    counted_run,
-    epsilon_with_earlier,
-    last_slot_within_budget,
-)
+from checkins.ledger.spending import TOLERANCE, CountedRuns
 from checkins.protocol.model_update import Learner, Model, ModelUpdate
 
 
@@ -214,10 +206,10 @@ class _State:
         if run is None:
             raise InvalidLedger("no campaign is open here")
         self._check_budget(run)
-        counted = counted_run(run, self._counted)
-        epsilon = epsilon_with_earlier(counted, self._counted, run.filter)
+        counted = spending.counted_run(run, self._counted)
+        epsilon = spending.epsilon_with_earlier(counted, self._counted, run.filter)
         self._latest = counted, self._counted, run.filter
-        self._counted = append_run(self._counted, counted)
+        self._counted = spending.append_run(self._counted, counted)
         stated = float(entry.certificate["epsilon"])
         if not stated >= epsilon * (1.0 - TOLERANCE):
             raise InvalidLedger(
@@ -230,7 +222,7 @@ class _State:
             )
 
     def _check_budget(self, run: Run) -> None:
-        last = last_slot_within_budget(run, self._counted)
+        last = spending.last_slot_within_budget(run, self._counted)
         if last is not None:
             raise _OverBudget(
                 f"slot {last + 1} was released although the budget, epsilon ="
@@ -245,8 +237,9 @@ class _State:
         with _as_invalid_ledger():
             if run is not None:
                 self._check_budget(run)
-                return certify_with_earlier(closed_slots(run), self._counted, run.filter)
-            return None if self._latest is None else certify_with_earlier(*self._latest)
+                closed = spending.closed_slots(run)
+                return spending.certify_with_earlier(closed, self._counted, run.filter)
+            return None if self._latest is None else spending.certify_with_earlier(*self._latest)
 
 
 @contextmanager

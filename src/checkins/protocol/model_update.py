@@ -104,12 +104,12 @@ class ModelUpdate:
 
         ``velocity`` is the momentum vector at the end of the run that this run continues, or None.
         """
-        first = _fixed(np.array(model, dtype=np.float64))
+        first = read_only(np.array(model, dtype=np.float64))
         if velocity is None:
             return Learner(first)
         if self.momentum is None:
             raise InvalidValue("velocity", "given", "goes with momentum only")
-        carried = _fixed(np.array(velocity, dtype=np.float64))
+        carried = read_only(np.array(velocity, dtype=np.float64))
         if carried.shape != first.shape:
             raise InvalidValue("velocity", carried.shape, f"must be of the shape {first.shape}")
         return Learner(first, velocity=carried)
@@ -128,7 +128,7 @@ class ModelUpdate:
             return Learner(learner.model, learner.gradient, slots, velocity)
         gradient = total.copy() if learner.gradient is None else learner.gradient + total
         if slots % self.minibatch:
-            return Learner(learner.model, _fixed(gradient), slots, velocity)
+            return Learner(learner.model, read_only(gradient), slots, velocity)
         decayed = _power(slots // self.minibatch, self.decay)
         if self.momentum is None:
             step = self.rate * self.unit / self.minibatch / decayed
@@ -138,8 +138,8 @@ class ModelUpdate:
             velocity = mean if velocity is None else mean + self.momentum * velocity
             ahead = mean + self.momentum * velocity if self.nesterov else velocity
             moved = learner.model - (self.rate / decayed) * ahead
-            _fixed(velocity)
-        return Learner(_fixed(self._projected(moved)), None, slots, velocity)
+            read_only(velocity)
+        return Learner(read_only(self._projected(moved)), None, slots, velocity)
 
     def _projected(self, model: Model) -> Model:
         if self.diameter is None:
@@ -161,6 +161,7 @@ def _power(base: int, exponent: float) -> float:
     return math.sqrt(base) if exponent == 0.5 else float(base) ** exponent
 
 
-def _fixed(array: NDArray[Any]) -> NDArray[Any]:
+def read_only(array: NDArray[Any]) -> NDArray[Any]:
+    """Make an array immutable and return it."""
     array.flags.writeable = False
     return array

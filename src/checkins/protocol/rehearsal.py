@@ -17,18 +17,7 @@ from checkins.protocol import server as servers
 from checkins.protocol import slot as slots
 from checkins.protocol.machine import Event
 from checkins.protocol.model_update import Model
-from checkins.protocol.participant import (
-    Acknowledged,
-    Dismissed,
-    Draw,
-    DrawRecorded,
-    Invited,
-    Participant,
-    ReportAcknowledged,
-    ReportMade,
-    ReportRecorded,
-    SlotBegan,
-)
+from checkins.protocol.participant import Participant
 from checkins.protocol.report import Report
 from checkins.protocol.server import SERVER, ClosingRecorded, Phase, RecordClosing, Release, Server
 from checkins.protocol.slot import CheckedIn, ChoiceRecorded, Choose, Expired, ReportArrived
@@ -88,32 +77,32 @@ def rehearse(
         token: _drawn(token, participant, dice, (wakes or {}).get(token, 1))
         for token, participant in participants.items()
     }
-    stage = _Stage(server, everyone, dice, train)
+    driver = _Driver(server, everyone, dice, train)
     at: dict[int, list[str]] = {}
     for token, participant in everyone.items():
         if participant.slot is not None:
             at.setdefault(participant.slot, []).append(token)
-    while stage.server.phase is Phase.WAITING:
-        number = stage.server.closed + 1
-        stage.play(number, at.get(number, []))
+    while driver.server.phase is Phase.WAITING:
+        number = driver.server.closed + 1
+        driver.run_slot(number, at.get(number, []))
     return Rehearsal(
         start=server,
-        events=tuple(stage.events),
-        end=stage.server,
-        closings=tuple(stage.closings),
-        releases=tuple(stage.releases),
+        events=tuple(driver.events),
+        end=driver.server,
+        closings=tuple(driver.closings),
+        releases=tuple(driver.releases),
         participants=everyone,
     )
 
 
 def _drawn(token: str, participant: Participant, dice: Dice, now: int) -> Participant:
-    draw = Draw(dice.coin(token), dice.pick(token, len(participant.window)), now)
+    draw = clients.Draw(dice.coin(token), dice.pick(token, len(participant.window)), now)
     participant, _ = clients.step(participant, draw)
-    return clients.step(participant, DrawRecorded())[0]
+    return clients.step(participant, clients.DrawRecorded())[0]
 
 
 @dataclass(slots=True)
-class _Stage:
+class _Driver:
     """The driver, which passes the messages between server and clients."""
 
     server: Server
@@ -124,39 +113,39 @@ class _Stage:
     closings: list[RecordClosing] = field(default_factory=list)
     releases: list[Release] = field(default_factory=list)
 
-    def play(self, number: int, tokens: Sequence[str]) -> None:
+    def run_slot(self, number: int, tokens: Sequence[str]) -> None:
         """Run one slot, from its beginning to its release."""
-        self._tell_server(servers.SlotBegan(number))
+        self._send_server(servers.SlotBegan(number))
         receipts = {f"{number}/{token}": token for token in tokens}
         for receipt, token in receipts.items():
-            self._tell(token, SlotBegan(number))
-            self._tell_server(CheckedIn(number, token, receipt, spent=False))
-            self._tell(token, Acknowledged(receipt))
+            self._send_client(token, clients.SlotBegan(number))
+            self._send_server(CheckedIn(number, token, receipt, spent=False))
+            self._send_client(token, clients.Acknowledged(receipt))
         slot = self._slot()
-        self._tell_server(Choose(number, self.dice.choose(number, slot.ranges)))
+        self._send_server(Choose(number, self.dice.choose(number, slot.ranges)))
         model = self.server.learner.model
-        for effect in self._tell_server(ChoiceRecorded(number)):
+        for effect in self._send_server(ChoiceRecorded(number)):
             if isinstance(effect, slots.Invite):
                 self._report(number, receipts[effect.receipt], effect.receipt, model)
             elif isinstance(effect, slots.Dismiss):
-                self._tell(receipts[effect.receipt], Dismissed(effect.receipt))
+                self._send_client(receipts[effect.receipt], clients.Dismissed(effect.receipt))
         slot = self._slot()
         noise = self.dice.noise(number) if slot.wants_noise else None
-        self._tell_server(Expired(number, self.dice.dummies(number, slot.missing), noise))
-        self._tell_server(ClosingRecorded(number))
+        self._send_server(Expired(number, self.dice.dummies(number, slot.missing), noise))
+        self._send_server(ClosingRecorded(number))
 
     def _report(self, number: int, token: str, receipt: str, model: Model) -> None:
-        self._tell(token, Invited(receipt, model))
+        self._send_client(token, clients.Invited(receipt, model))
         report = self.train(token, model)
-        self._tell(token, ReportMade(report))
-        self._tell(token, ReportRecorded())
-        self._tell_server(ReportArrived(number, receipt, report))
-        self._tell(token, ReportAcknowledged(receipt))
+        self._send_client(token, clients.ReportMade(report))
+        self._send_client(token, clients.ReportRecorded())
+        self._send_server(ReportArrived(number, receipt, report))
+        self._send_client(token, clients.ReportAcknowledged(receipt))
 
-    def _tell(self, token: str, event: Event) -> None:
+    def _send_client(self, token: str, event: Event) -> None:
         self.participants[token], _ = clients.step(self.participants[token], event)
 
-    def _tell_server(self, event: Event) -> tuple[object, ...]:
+    def _send_server(self, event: Event) -> tuple[object, ...]:
         self.server, effects = servers.step(self.server, event)
         self.events.append(event)
         self.closings += (effect for effect in effects if isinstance(effect, RecordClosing))

@@ -18,6 +18,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from checkins import validate
 from checkins.errors import InvalidValue, ProtocolViolation, first_line
+from checkins.protocol.model_update import read_only
 from checkins.randomizers import DeviceReport, NormBound, Simulated
 
 
@@ -37,18 +38,18 @@ class Report:
     def from_device(cls, report: DeviceReport) -> Report:
         """Return a real report with integers in grid units."""
         validate.one_of(DeviceReport, report=report)
-        return cls(_frozen(report.units), simulated=False, step=report.grid.step)
+        return cls(read_only(np.array(report.units)), simulated=False, step=report.grid.step)
 
     @classmethod
     def from_noise(cls, noise: NDArray[np.int64]) -> Report:
         """Return noise that the server adds, as ``DeviceSampler.noise`` draws it."""
-        return cls(_frozen(noise), simulated=False)
+        return cls(read_only(np.array(noise)), simulated=False)
 
     @classmethod
     def from_simulation(cls, values: Simulated[Any] | ArrayLike) -> Report:
         """Return a report that was drawn with seeded randomness, marked as simulated."""
         bare = values.values if isinstance(values, Simulated) else values
-        return cls(_frozen(bare), simulated=True)
+        return cls(read_only(np.array(bare)), simulated=True)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Report):
@@ -127,12 +128,6 @@ class ReportForm:
             return
         if not np.issubdtype(values.dtype, np.signedinteger):
             raise ProtocolViolation(f"a report holds integers in grid units, not {values.dtype}")
-
-
-def _frozen(values: ArrayLike) -> NDArray[Any]:
-    fixed = np.array(values)
-    fixed.flags.writeable = False
-    return fixed
 
 
 REPORT = "report"

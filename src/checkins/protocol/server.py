@@ -25,15 +25,7 @@ from checkins.protocol.machine import SlotBegan as SlotBegan
 from checkins.protocol.model_update import Learner, Model, ModelUpdate, Total
 from checkins.protocol.report import ReportForm
 from checkins.protocol.rules import Rules, rules_of, sampler_of
-from checkins.protocol.slot import (
-    Asked,
-    CheckedIn,
-    ChoiceRecorded,
-    Choose,
-    Expired,
-    ReportArrived,
-    Slot,
-)
+from checkins.protocol.slot import Slot
 
 
 class Phase(Enum):
@@ -108,7 +100,7 @@ class Finish(Effect):
     ending: Ending
 
 
-_InSlot = CheckedIn | Choose | ChoiceRecorded | Asked | ReportArrived | Expired | ClosingRecorded
+_InSlot = slots.SlotEvent | ClosingRecorded
 
 SERVER: Machine[Server] = Machine("server", first=Phase.WAITING)
 step = SERVER.step
@@ -121,18 +113,18 @@ def _open(server: Server, event: SlotBegan) -> tuple[Server, Effects]:
     return replace(server, phase=Phase.OPEN, slot=Slot(event.slot, server.rules)), ()
 
 
-@SERVER.on(CheckedIn, (Phase.OPEN,))
-@SERVER.on(Choose, (Phase.OPEN,))
-@SERVER.on(ChoiceRecorded, (Phase.OPEN,))
-@SERVER.on(Asked, (Phase.OPEN,))
-@SERVER.on(ReportArrived, (Phase.OPEN,))
+@SERVER.on(slots.CheckedIn, (Phase.OPEN,))
+@SERVER.on(slots.Choose, (Phase.OPEN,))
+@SERVER.on(slots.ChoiceRecorded, (Phase.OPEN,))
+@SERVER.on(slots.Asked, (Phase.OPEN,))
+@SERVER.on(slots.ReportArrived, (Phase.OPEN,))
 def _hand_over(server: Server, event: _InSlot) -> tuple[Server, Effects]:
     slot, effects = slots.step(_current(server, event), event)
     return replace(server, slot=slot), effects
 
 
-@SERVER.on(Expired, {Phase.OPEN: Phase.CLOSING})
-def _close(server: Server, event: Expired) -> tuple[Server, Effects]:
+@SERVER.on(slots.Expired, {Phase.OPEN: Phase.CLOSING})
+def _close(server: Server, event: slots.Expired) -> tuple[Server, Effects]:
     slot, _ = slots.step(_current(server, event), event)
     learner = server.learner
     if server.rules.releases(slot.number):
@@ -165,7 +157,7 @@ def unrecorded(server: Server) -> Event | None:
         return None
     if server.phase is Phase.CLOSING:
         return ClosingRecorded(slot.number)
-    return ChoiceRecorded(slot.number) if slot.phase is slots.Phase.CHOOSING else None
+    return slots.ChoiceRecorded(slot.number) if slot.phase is slots.Phase.CHOOSING else None
 
 
 def _current(server: Server, event: _InSlot) -> Slot:
@@ -186,9 +178,8 @@ def server_of(
     of earlier runs (``checkins.ledger.spending_of``). ``velocity`` is the momentum vector of the
     run that this run continues, or None.
     """
-    start = np.array(model, dtype=np.float64)
-    rules = rules_of(campaign, dimension=start.size, affordable=affordable)
-    return Server.start(rules, start.ravel(), velocity=_flat(velocity))
+    rules = rules_of(campaign, dimension=np.size(model), affordable=affordable)
+    return Server.start(rules, _flat(model), velocity=None if velocity is None else _flat(velocity))
 
 
 def rehearsing_server_of(
@@ -198,18 +189,18 @@ def rehearsing_server_of(
 
     Reports are integers if the campaign has a grid, otherwise floats.
     """
-    start = np.array(model, dtype=np.float64)
-    validate.count(dimension=start.size)
+    dimension = np.size(model)
+    validate.count(dimension=dimension)
     on_grid = campaign.randomizer.grid is not None
-    most = sampler_of(campaign, dimension=start.size).most_units if on_grid else None
+    most = sampler_of(campaign, dimension=dimension).most_units if on_grid else None
     rules = Rules.of(
         campaign.design,
         affordable=campaign.design.slots,
-        form=ReportForm(start.size, most_units=most, simulated=True),
+        form=ReportForm(dimension, most_units=most, simulated=True),
         update=ModelUpdate.of(campaign),
     )
-    return Server.start(rules, start.ravel(), velocity=_flat(velocity))
+    return Server.start(rules, _flat(model), velocity=None if velocity is None else _flat(velocity))
 
 
-def _flat(velocity: ArrayLike | None) -> Model | None:
-    return None if velocity is None else np.array(velocity, dtype=np.float64).ravel()
+def _flat(numbers: ArrayLike) -> Model:
+    return np.array(numbers, dtype=np.float64).ravel()

@@ -20,7 +20,7 @@ import numpy as np
 
 from checkins.errors import OutOfOrder, ProtocolViolation
 from checkins.protocol.machine import Effect, Effects, Event, Machine, Message
-from checkins.protocol.model_update import Total
+from checkins.protocol.model_update import Total, read_only
 from checkins.protocol.report import Report
 from checkins.protocol.rules import Filling, Rules
 
@@ -137,6 +137,9 @@ class Expired(Event):
     slot: int
     dummies: tuple[Report, ...] = ()
     noise: Report | None = None
+
+
+SlotEvent = CheckedIn | Choose | ChoiceRecorded | Asked | ReportArrived | Expired
 
 
 @dataclass(frozen=True, slots=True)
@@ -338,6 +341,4 @@ def _sum(reports: Iterable[Report], before: Total | None = None) -> Total | None
             exact = np.issubdtype(report.values.dtype, np.integer)
             total = np.zeros(report.values.shape, dtype=np.int64 if exact else np.float64)
         total += report.values
-    if total is not None:
-        total.flags.writeable = False
-    return total
+    return None if total is None else read_only(total)

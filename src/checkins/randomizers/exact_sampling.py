@@ -183,7 +183,7 @@ def low_bits_of(source: ByteSource, count: int, bits: int) -> Words:
     return (drawn >> (8 * size - bits)).astype(np.uint32)
 
 
-def fixed(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+def read_only(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
     """Make an array read-only, because all samplers of a process share the tables."""
     array.flags.writeable = False
     return array
@@ -229,7 +229,7 @@ class Thresholds:
             for entry, threshold in enumerate(thresholds)
         ]
         columns = (np.array(row, dtype=np.uint32) for row in (others, firsts))
-        return cls(tuple(thresholds), *map(fixed, columns))
+        return cls(tuple(thresholds), *map(read_only, columns))
 
     def weights(self) -> list[int]:
         """Return the weights of the entries in ``draw``, computed from the columns."""

@@ -43,8 +43,8 @@ from checkins.randomizers.exact_sampling import (
     Words,
     at_most_decay,
     decay,
-    fixed,
     low_bits_of,
+    read_only,
     words,
 )
 
@@ -183,7 +183,7 @@ class Staircase:
             share,
             tuple(floors),
             tuple(rises),
-            fixed(np.array(margins, dtype=np.uint64)),
+            read_only(np.array(margins, dtype=np.uint64)),
             Thresholds.of(weights),
         )
 
