@@ -235,7 +235,7 @@ OPTIMIZER = "c.toml:35: [task] optimizer."
         ("start", "start = 00:00:00", "c.toml:38: [schedule] start = 00:00:00: must be a date and"),
         ("start", 'start = "now"', 'c.toml:38: [schedule] start = "now": must be a date and time'),
         ("slot_s", "slot_s = 0", "c.toml:39: [schedule] slot_s = 0: must be a finite number"),
-        ("slot_s", "slot_s = 1e300", "c.toml:39: [schedule] slot_s = 1e+300: makes the campaign"),
+        ("slot_s", "slot_s = 1e300", "c.toml:39: [schedule] slot_s = 1e300: makes the campaign"),
         ("slot_s", "slots_s = 1", "c.toml:39: [schedule] slots_s = 1: is not a known key; did you"),
         ("choose_s", "choose_s = 1", "c.toml:40: [schedule] choose_s = 1: must be below slot_s"),
         ("choose_s", "", "c.toml:37: [schedule] choose_s: is missing; it has no default"),

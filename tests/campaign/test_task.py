@@ -101,7 +101,7 @@ def test_every_spelling_of_a_table_of_arguments_is_one_campaign() -> None:
         ('"optax:", rate = 1', 'kind = "optax:": must be "sgd", or "optax:NAME"'),
         ('"optax:a.b", rate = 1', 'kind = "optax:a.b": must be "sgd", or "optax:NAME"'),
         ('"optax:adam"', "rate: is missing; it has no default"),
-        ('"sgd", rate = 1, arguments = { b1 = 1 }', "arguments = {b1 = 1}: go with kind = "),
+        ('"sgd", rate = 1, arguments = { b1 = 1 }', "arguments = { b1 = 1 }: go with kind = "),
         ('"optax:adam", rate = 1, arguments = 3', "arguments = 3: must be a table"),
         (
             '"optax:adam", rate = 1, arguments = { b1 = nan }',

@@ -125,9 +125,11 @@ def test_responses_have_the_documented_probabilities(k: int, local_epsilon: floa
     dummies = np.asarray(
         compiled_dummies(response, k, count=DRAWS, dtype=np.float32)(jax.random.key(6)).values
     )
-    np.testing.assert_allclose(np.unique(reports), [response.off, response.on], rtol=1e-6)
+    np.testing.assert_allclose(
+        np.unique(reports), [response.other_entry, response.reported_entry], rtol=1e-6
+    )
     for c in range(k):
-        chance = response.keep if c == 1 else response.lie / (k - 1)
+        chance = response.truth_probability if c == 1 else response.lie_probability / (k - 1)
         low, high = proportion(reports[:, c] > 0.5, failure=FAILURE / (2 * k))
         assert low <= chance <= high
         low, high = proportion(dummies[:, c] > 0.5, failure=FAILURE / (2 * k))

@@ -202,7 +202,7 @@ def test_a_wedge_is_kept_below_its_threshold_to_the_128th_digit(scale: Fraction)
         for u in (limit - 2, limit - 1, limit, limit + 1):
             if 0 <= u < 2**128:
                 last = Scripted(little(u & 2**96 - 1, 12))
-                assert stairs.keeps(cell, offset, u >> 96, last) is (u < limit)
+                assert stairs.accepts_exactly(cell, offset, u >> 96, last) is (u < limit)
 
 
 @pytest.mark.slow
@@ -232,7 +232,7 @@ def test_zero_a_redraw_and_wedges_are_settled() -> None:
     alone = int(np.flatnonzero(stairs.table.others == np.arange(4096))[0])  # fills its column
     assert alone < stairs.cells
     redrawn = (alone << stairs.low_bits) + 1
-    settled = stairs._settle(
+    settled = stairs._draw_special(
         np.array([zero, again, wedge, wedge], dtype=np.uint32),
         np.zeros(4, dtype=np.uint32),
         Scripted(little(0, 4) + little(2**32 - 1, 4), little(alone << 20 | 1, 4) * 2, bytes(2)),
@@ -257,7 +257,7 @@ def test_an_unclear_wedge_asks_for_96_more_digits() -> None:
     cells, offsets = np.array([cell], dtype=np.uint32), np.array([offset], dtype=np.uint32)
     for u in (limit - 1, limit):
         source = Scripted(little(u >> 96, 4), little(u & 2**96 - 1, 12))
-        assert stairs._keep(cells, offsets, source).tolist() == [u < limit]
+        assert stairs._accept(cells, offsets, source).tolist() == [u < limit]
         assert source.pieces == []
 
 

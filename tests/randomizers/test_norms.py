@@ -10,7 +10,12 @@ from scipy.stats import chi2, gamma
 
 from checkins.randomizers import DeviceSampler, Gaussian, Grid, Laplace, PrivUnit
 from checkins.randomizers.device import NormBound, clipped_bound, report_bound
-from checkins.randomizers.grid import REFUSED, REFUSED_EXPONENT, NoDeviceSampler, variation
+from checkins.randomizers.grid import (
+    REFUSAL_EXPONENT,
+    REFUSAL_PROBABILITY,
+    NoDeviceSampler,
+    variation,
+)
 from checkins.randomizers.randomizer import RandomizedResponse
 
 GRID = Grid(2**-10)
@@ -20,7 +25,7 @@ DIMENSIONS = [1, 2, 11, 300, 20_000, 10**6]
 
 
 def test_the_probability_of_a_refusal_is_below_what_is_charged() -> None:
-    assert math.exp(-REFUSED_EXPONENT) < REFUSED < 1e-12
+    assert math.exp(-REFUSAL_EXPONENT) < REFUSAL_PROBABILITY < 1e-12
 
 
 @pytest.mark.parametrize("dimension", DIMENSIONS)
@@ -30,7 +35,7 @@ def test_gaussian_noise_alone_exceeds_its_share_with_less_than_that_probability(
     bound = report_bound(GAUSSIAN, GRID, dimension=dimension)
     clip, scale = 1024.0, 512.0
     share = math.sqrt(bound.most) - clip - math.sqrt(dimension) / 2
-    assert chi2.logsf((share / scale) ** 2, dimension) <= -REFUSED_EXPONENT
+    assert chi2.logsf((share / scale) ** 2, dimension) <= -REFUSAL_EXPONENT
 
 
 @pytest.mark.parametrize("dimension", DIMENSIONS)
@@ -40,7 +45,7 @@ def test_laplace_noise_alone_exceeds_its_share_with_less_than_that_probability(
     bound = report_bound(LAPLACE, GRID, dimension=dimension)
     clip, scale = 1024.0, 1024.0
     share = bound.most - clip - dimension / 2
-    assert gamma.logsf(share / scale, dimension) <= -REFUSED_EXPONENT
+    assert gamma.logsf(share / scale, dimension) <= -REFUSAL_EXPONENT
 
 
 @pytest.mark.parametrize(("dimension", "most"), [(300, 1.5), (20_000, 1.1), (10**6, 1.05)])
@@ -98,4 +103,4 @@ def test_the_largest_integers_do_not_overflow() -> None:
 def test_a_refusal_is_charged_to_delta() -> None:
     noise = GRID.noise(GAUSSIAN).variation
     charged = variation(GAUSSIAN, GRID, reports=1000, capacity=None, dimension=1)
-    assert charged >= float(1000 * (noise + REFUSED))
+    assert charged >= float(1000 * (noise + REFUSAL_PROBABILITY))

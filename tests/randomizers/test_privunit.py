@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from checkins.accounting import LocalRandomizer
 from checkins.errors import InvalidValue
 from checkins.randomizers import PrivUnit
-from checkins.randomizers.privunit import Cap, at_odds, best_cap, tail
+from checkins.randomizers.privunit import Cap, best_cap, cap_at, tail_moments
 from tests.randomizers import strategies
 
 CASES = [
@@ -86,7 +86,7 @@ def test_a_cap_is_integrated_right(dimension: int, threshold: float) -> None:
         steps = mpmath.linspace(0, top, 9)
         mass = mpmath.quad(density, steps) / whole
         moment = mpmath.quad(lambda t: mpmath.cos(t) * density(t), steps) / whole
-        found_mass, found_moment = tail(threshold, dimension)
+        found_mass, found_moment = tail_moments(threshold, dimension)
         assert found_mass == pytest.approx(float(mass), rel=1e-11)
         assert found_moment == pytest.approx(float(moment), rel=1e-11)
 
@@ -103,11 +103,9 @@ def test_no_other_split_has_a_smaller_error(dimension: int, local_epsilon: float
         ]
     )
     for threshold in thresholds[(thresholds >= 0.0) & (thresholds < 1.0)]:
-        if tail(float(threshold), dimension)[0] < 1e-300:
+        if tail_moments(float(threshold), dimension)[0] < 1e-300:
             continue
-        other = at_odds(
-            local_epsilon=local_epsilon, threshold=float(threshold), dimension=dimension
-        )
+        other = cap_at(local_epsilon=local_epsilon, threshold=float(threshold), dimension=dimension)
         assert other.mean <= best.mean * (1 + 1e-12)
 
 
@@ -137,7 +135,7 @@ def test_a_fixed_split_with_the_first_papers_sufficient_caps_does_worse(
         )
         if needed <= cap_epsilon:
             safe = max(safe, threshold)
-    mass, moment = tail(safe, dimension)
+    mass, moment = tail_moments(safe, dimension)
     p = 1 / (1 + math.exp(-membership * local_epsilon))
     mean = moment * (p / mass - (1 - p) / (1 - mass))
     assert mean < best_cap(local_epsilon=local_epsilon, dimension=dimension).mean

@@ -19,7 +19,7 @@ from tests.randomizers import strategies
 
 def exact_law(response: RandomizedResponse, true: int | None) -> list[Fraction]:
     """Probability of each reported category as the samplers use it; None is the dummy."""
-    k, lie = response.categories, Fraction(response.lie)
+    k, lie = response.categories, Fraction(response.lie_probability)
     if true is None:
         return [Fraction(1, k)] * k
     return [1 - lie if c == true else lie / (k - 1) for c in range(k)]
@@ -48,7 +48,7 @@ def test_no_probability_ratio_is_above_epsilon_dummies_included(
 
 @given(response=strategies.responses)
 def test_any_number_of_categories_keeps_its_promise(response: RandomizedResponse) -> None:
-    lie = Fraction(response.lie)
+    lie = Fraction(response.lie_probability)
     with mpmath.workdps(120):
         assert log_ratio(1 - lie, lie / (response.categories - 1)) <= response.local_epsilon
 
@@ -59,7 +59,9 @@ def test_the_vector_is_unbiased_and_its_variance_is_the_documented_one(
 ) -> None:
     response = RandomizedResponse(k, local_epsilon)
     law = np.array([float(chance) for chance in exact_law(response, 0)])
-    vectors = np.full((k, k), response.off) + (response.on - response.off) * np.eye(k)
+    vectors = np.full((k, k), response.other_entry) + (
+        response.reported_entry - response.other_entry
+    ) * np.eye(k)
     truth = np.eye(k)[0]
     np.testing.assert_allclose(law @ vectors, truth, atol=1e-9)
     spread = law @ ((vectors - truth) ** 2).sum(axis=1)
@@ -69,7 +71,7 @@ def test_the_vector_is_unbiased_and_its_variance_is_the_documented_one(
 
 def test_two_categories_are_warners_coin() -> None:
     coin = RandomizedResponse(2, math.log(3.0))
-    assert coin.keep == pytest.approx(0.75)
+    assert coin.truth_probability == pytest.approx(0.75)
     assert coin.privacy_spec == LocalRandomizer(math.log(3.0))
 
 
@@ -96,6 +98,9 @@ def test_variance_is_for_one_hot_vectors_only() -> None:
 def test_many_categories_and_little_budget_leave_little_bias() -> None:
     """A double below 1 has 2^-53 at most to tell a keep of 6e-10 by."""
     response = RandomizedResponse(1_655_281_773, 1.404973222103e-06)
-    truth = response.keep * response.on + response.lie * response.off
+    truth = (
+        response.truth_probability * response.reported_entry
+        + response.lie_probability * response.other_entry
+    )
     assert abs(truth - 1.0) < 0.1
-    assert response.keep > 1.0 / response.categories * (1 - 1e-6)
+    assert response.truth_probability > 1.0 / response.categories * (1 - 1e-6)

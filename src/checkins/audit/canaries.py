@@ -288,8 +288,8 @@ def _own(campaign: Campaign, run: RunParameters, dimension: int | None) -> Canar
 
 
 def _own_response(randomizer: RandomizedResponse, *, replace_one: bool, averaged: bool) -> Response:
-    k, keep = randomizer.categories, randomizer.keep
-    lie = randomizer.lie / (k - 1)
+    k, keep = randomizer.categories, randomizer.truth_probability
+    lie = randomizer.lie_probability / (k - 1)
     if not replace_one:
         base = (1.0 / k, 1.0 - 1.0 / k)
         return Response(first=(keep, 1.0 - keep), other=base, base=base)

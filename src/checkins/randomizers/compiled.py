@@ -19,7 +19,7 @@ from scipy.special import betainccinv, betaincinv
 from checkins import validate
 from checkins.accounting.exact.slot_ratio import FloatArray
 from checkins.errors import InvalidValue
-from checkins.randomizers.privunit import PrivUnit, tail
+from checkins.randomizers.privunit import PrivUnit, tail_moments
 from checkins.randomizers.randomizer import (
     Gaussian,
     Laplace,
@@ -33,9 +33,9 @@ Reports = Callable[[jax.Array, jax.Array], Simulated[jax.Array]]
 Dummies = Callable[[jax.Array], Simulated[jax.Array]]
 Draws = Callable[[jax.Array, tuple[int, ...], jax.typing.DTypeLike], jax.Array]
 
-_BLOCK = 32
-_KNOTS = 4096
-_DEEP = 40.0  # e^-40 is less than any positive uniform double of jax.random
+_SUM_BLOCK = 32  # number of terms of a partial sum
+_TABLE_SIZE = 4096  # number of tabulated quantiles
+_DEEPEST_LOG_TAIL = 40.0  # e^-40 is less than any positive uniform double of jax.random
 
 
 def compiled_reports(randomizer: Randomizer, dimension: int) -> Reports:
@@ -54,7 +54,7 @@ def compiled_reports(randomizer: Randomizer, dimension: int) -> Reports:
         return _privunit_reports(randomizer)
     if isinstance(randomizer, RandomizedResponse):
         return _responses(randomizer)
-    noise = _additive(randomizer)
+    noise = _additive_noise(randomizer)
     clip = clip_l2 if isinstance(randomizer, Gaussian) else clip_l1
 
     def reports(key: jax.Array, updates: jax.Array) -> Simulated[jax.Array]:
@@ -73,7 +73,7 @@ def compiled_dummies(
     require_dimension(randomizer, dimension)
     shape, kind = (count, dimension), jnp.dtype(dtype)
     if isinstance(randomizer, PrivUnit):
-        radius = _fitting(randomizer.report_norm, kind, name="clip")
+        radius = _rounded_constant(randomizer.report_norm, kind, name="clip")
         return lambda key: Simulated(radius * _uniform_directions(key, shape, kind))
     if isinstance(randomizer, RandomizedResponse):
         response = randomizer
@@ -83,7 +83,7 @@ def compiled_dummies(
             return Simulated(_vectors(response, reported, kind))
 
         return uniform
-    noise = _additive(randomizer)
+    noise = _additive_noise(randomizer)
     return lambda key: Simulated(noise(key, shape, kind))
 
 
@@ -107,7 +107,7 @@ def clip_l1(updates: jax.Array, clip: float) -> jax.Array:
 
 def _clip(updates: jax.Array, clip: float, norm: Callable[[jax.Array], jax.Array]) -> jax.Array:
     validate.positive(clip=clip)
-    bound = _fitting(clip, updates.dtype, name="clip")
+    bound = _rounded_constant(clip, updates.dtype, name="clip")
     limits = np.finfo(updates.dtype)
     finite = jnp.all(jnp.isfinite(updates), axis=-1, keepdims=True)
     x = jnp.where(finite, updates, 0.0)
@@ -124,14 +124,14 @@ def _clip(updates: jax.Array, clip: float, norm: Callable[[jax.Array], jax.Array
 
 def _levels(dimension: int) -> int:
     levels = 1
-    while _BLOCK**levels < dimension:
+    while _SUM_BLOCK**levels < dimension:
         levels += 1
     return levels
 
 
 def _margin(dimension: int, dtype: jax.typing.DTypeLike) -> float:
     """Return an upper bound on the relative error of ``_sum`` and the operations around it."""
-    return (_BLOCK * _levels(dimension) + 16) * float(np.finfo(dtype).eps)
+    return (_SUM_BLOCK * _levels(dimension) + 16) * float(np.finfo(dtype).eps)
 
 
 def _sum(terms: jax.Array) -> jax.Array:
@@ -141,15 +141,15 @@ def _sum(terms: jax.Array) -> jax.Array:
     a plain sum of a million terms could be wrong by several per cent.
     """
     for _ in range(_levels(terms.shape[-1])):
-        blocks = -(-terms.shape[-1] // _BLOCK)
-        padding = [(0, 0)] * (terms.ndim - 1) + [(0, blocks * _BLOCK - terms.shape[-1])]
-        padded = jnp.pad(terms, padding).reshape(*terms.shape[:-1], blocks, _BLOCK)
+        blocks = -(-terms.shape[-1] // _SUM_BLOCK)
+        padding = [(0, 0)] * (terms.ndim - 1) + [(0, blocks * _SUM_BLOCK - terms.shape[-1])]
+        padded = jnp.pad(terms, padding).reshape(*terms.shape[:-1], blocks, _SUM_BLOCK)
         # Without a barrier, XLA may merge the sums into one.
         terms = jax.lax.optimization_barrier(padded.sum(axis=-1))  # type: ignore[no-untyped-call]
     return terms
 
 
-def _fitting(value: float, dtype: jax.typing.DTypeLike, *, name: str) -> float:
+def _rounded_constant(value: float, dtype: jax.typing.DTypeLike, *, name: str) -> float:
     """Return ``value`` rounded toward zero to ``dtype``.
 
     Raises InvalidValue if it is outside the range of normal numbers of ``dtype``.
@@ -169,7 +169,7 @@ def _require_last_axis(updates: jax.Array, dimension: int) -> None:
         raise InvalidValue("updates", updates.shape, f"must have a last axis of {dimension}")
 
 
-def _additive(randomizer: Gaussian | Laplace) -> Draws:
+def _additive_noise(randomizer: Gaussian | Laplace) -> Draws:
     draw, size = (
         (jax.random.normal, randomizer.std)
         if isinstance(randomizer, Gaussian)
@@ -177,7 +177,7 @@ def _additive(randomizer: Gaussian | Laplace) -> Draws:
     )
 
     def noise(key: jax.Array, shape: tuple[int, ...], dtype: jax.typing.DTypeLike) -> jax.Array:
-        return _fitting(size, dtype, name="clip") * draw(key, shape, dtype)
+        return _rounded_constant(size, dtype, name="clip") * draw(key, shape, dtype)
 
     return noise
 
@@ -188,7 +188,7 @@ def _responses(response: RandomizedResponse) -> Reports:
     def reports(key: jax.Array, updates: jax.Array) -> Simulated[jax.Array]:
         lie_key, step_key = jax.random.split(key)
         true = jnp.clip(updates, 0, k - 1)
-        lies = jax.random.uniform(lie_key, true.shape) < response.lie
+        lies = jax.random.uniform(lie_key, true.shape) < response.lie_probability
         other = jax.random.randint(step_key, true.shape, 0, k - 1)
         other = other + (other >= true)  # uniform among the other categories
         return Simulated(_vectors(response, jnp.where(lies, other, true), jnp.result_type(float)))
@@ -200,7 +200,7 @@ def _vectors(
     response: RandomizedResponse, reported: jax.Array, dtype: jax.typing.DTypeLike
 ) -> jax.Array:
     hit = reported[..., jnp.newaxis] == jnp.arange(response.categories)
-    return jnp.where(hit, response.on, response.off).astype(dtype)
+    return jnp.where(hit, response.reported_entry, response.other_entry).astype(dtype)
 
 
 def _uniform_directions(
@@ -219,7 +219,7 @@ def _privunit_reports(unit: PrivUnit) -> Reports:
 
     def reports(key: jax.Array, updates: jax.Array) -> Simulated[jax.Array]:
         _require_last_axis(updates, unit.dimension)
-        radius = _fitting(unit.report_norm, updates.dtype, name="clip")
+        radius = _rounded_constant(unit.report_norm, updates.dtype, name="clip")
         uniform_key, normal_key = jax.random.split(key)
         uniforms = jax.random.uniform(uniform_key, (3, *updates.shape[:-1], 1), updates.dtype)
         normals = jax.random.normal(normal_key, (2, *updates.shape), updates.dtype)
@@ -258,7 +258,7 @@ def _cosines(unit: PrivUnit) -> Callable[[jax.Array, jax.Array], jax.Array]:
     if unit.dimension == 1:
         return lambda coins, shares: jnp.where(coins < cap.outside, -1.0, 1.0).astype(shares.dtype)
     log_mass = math.log(cap.mass)
-    component = _component(unit.dimension, reach=cap.cap_epsilon + _DEEP)
+    component = _component(unit.dimension, reach=cap.cap_epsilon + _DEEPEST_LOG_TAIL)
 
     def cosines(coins: jax.Array, shares: jax.Array) -> jax.Array:
         log_above = log_mass + jnp.log(shares)  # in logarithms, as the mass may not fit float32
@@ -278,13 +278,13 @@ def _component(d: int, *, reach: float) -> Callable[[jax.Array], jax.Array]:
     between equally spaced logits. Besides the rounding of float32, its error is below 1e-8 standard
     deviations.
     """
-    logits = np.linspace(0.0, reach, _KNOTS)
+    logits = np.linspace(0.0, reach, _TABLE_SIZE)
     step = float(logits[1])
     values, slopes = _components(d, logits)
 
     def component(logit: jax.Array) -> jax.Array:
-        place = jnp.minimum(jnp.abs(logit) / step, _KNOTS - 1.0)
-        cell = jnp.clip(place.astype(jnp.int32), 0, _KNOTS - 2)
+        place = jnp.minimum(jnp.abs(logit) / step, _TABLE_SIZE - 1.0)
+        cell = jnp.clip(place.astype(jnp.int32), 0, _TABLE_SIZE - 2)
         x = place - cell
         knots, rises = jnp.asarray(values, x.dtype), jnp.asarray(slopes * step, x.dtype)
         start, s0, s1 = knots[cell], rises[cell], rises[cell + 1]
@@ -306,5 +306,5 @@ def _components(d: int, logits: FloatArray) -> tuple[FloatArray, FloatArray]:
         np.log(betaincinv(half, 0.5, 2 * above)),
     )
     # density(t) = density(0) (1 - t²)^((d-3)/2), and density(0) = (d - 1) E[U; U >= 0].
-    density = (d - 1) * tail(0.0, d)[1] * np.exp((d - 3) / 2 * log_rest)
+    density = (d - 1) * tail_moments(0.0, d)[1] * np.exp((d - 3) / 2 * log_rest)
     return values, above * (1.0 - above) / density

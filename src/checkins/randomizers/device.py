@@ -3,9 +3,9 @@
 Its randomness comes from the operating system, without a seed, and is never stored or used twice.
 After clipping, all arithmetic is on integers. Simulations use ``simulated`` and ``compiled``.
 
-``NormBound`` is an upper bound on the norm of honest reports, tested exactly on integers. For
-reports without noise it is the clip, and always holds. For reports with noise it fails with
-probability at most ``REFUSED``, which ``checkins.randomizers.grid.variation`` adds to delta
+``NormBound`` is an upper bound on the norm of honest reports, tested exactly on integers. Reports
+without noise never exceed it: it is the clip. Reports with noise exceed it with probability at most
+``REFUSAL_PROBABILITY``, which ``checkins.randomizers.grid.variation`` adds to delta
 (docs/theory/grid.md, "Reports that are too long"). A dummy is a report without data, which the
 server draws in place of a missing report.
 """
@@ -23,7 +23,7 @@ from checkins.errors import InvalidValue
 from checkins.randomizers.exact_sampling import OperatingSystem
 from checkins.randomizers.grid import (
     MOST_DIMENSION,
-    REFUSED_EXPONENT,
+    REFUSAL_EXPONENT,
     Grid,
     Units,
     no_device_sampler,
@@ -85,7 +85,7 @@ def clipped_bound(randomizer: Randomizer, grid: Grid) -> NormBound:
 def report_bound(randomizer: Randomizer, grid: Grid, *, dimension: int) -> NormBound:
     r"""Return the bound on reports to which the client has added noise.
 
-    Let d be the dimension, t = ``REFUSED_EXPONENT``, C/g the clip, s the deviation of Gaussian
+    Let d be the dimension, t = ``REFUSAL_EXPONENT``, C/g the clip, s the deviation of Gaussian
     noise and b the scale of Laplace noise, the last three in grid units. Then
 
         Gaussian:  |report|_2 <= C/g + s sqrt(d + 2 sqrt(d t) + 2 t) + sqrt(d)/2
@@ -106,7 +106,7 @@ def report_bound(randomizer: Randomizer, grid: Grid, *, dimension: int) -> NormB
         return NormBound(1, 1)
     if not isinstance(randomizer, Gaussian | Laplace):
         raise no_device_sampler(randomizer)
-    t, d = float(REFUSED_EXPONENT), float(dimension)
+    t, d = float(REFUSAL_EXPONENT), float(dimension)
     clip, scale = float(grid.clip_units(randomizer.clip)), float(grid.noise_scale(randomizer))
     if isinstance(randomizer, Laplace):
         noise = d + math.sqrt(2.0 * d * t) + t
@@ -192,7 +192,7 @@ class DeviceSampler:
     def most_units(self) -> int:
         """The largest possible entry of an honest report (invariant 12)."""
         if isinstance(self.randomizer, Gaussian | Laplace):
-            return int(self.grid.clip_units(self.randomizer.clip)) + self._additive.most
+            return int(self.grid.clip_units(self.randomizer.clip)) + self._additive_noise.most
         return 1
 
     def bound(self, *, noise_at_server: bool) -> NormBound:
@@ -221,10 +221,10 @@ class DeviceSampler:
 
     def noise(self) -> npt.NDArray[np.int64]:
         """Return the noise of one report, which the server adds to the sum of a slot."""
-        return self._additive.draw(self.dimension, _RANDOMNESS).astype(np.int64)
+        return self._additive_noise.draw(self.dimension, _RANDOMNESS).astype(np.int64)
 
     @property
-    def _additive(self) -> SymmetricNoise:
+    def _additive_noise(self) -> SymmetricNoise:
         """The noise of one coordinate. Raises InvalidValue for randomized response."""
         if isinstance(self._noise, RoundedResponse):
             raise self._no_noise()

@@ -38,9 +38,9 @@ MOST_UNITS = 2**31 - 1
 MOST_CLIP = 2**30
 """Largest clip in grid units. The other half of the 32-bit range is for the noise."""
 MOST_DIMENSION = 10**9
-REFUSED_EXPONENT = 91
+REFUSAL_EXPONENT = 91
 """An honest report is refused as too long with probability at most exp(-91)."""
-REFUSED = Fraction(1, 2**131)
+REFUSAL_PROBABILITY = Fraction(1, 2**131)
 """An upper bound on exp(-91), because 91 > 131 log(2)."""
 _PI_SQUARED = Fraction(98696, 10000)  # rounded down
 
@@ -177,7 +177,7 @@ def variation(
         if isinstance(randomizer, Gaussian):
             scale = grid.noise_scale(randomizer)
             each += variation_of_sum(scale, capacity) * -(-reports // capacity)
-    return min(1.0, rounded_up(each * dimension + REFUSED * reports))
+    return min(1.0, rounded_up(each * dimension + REFUSAL_PROBABILITY * reports))
 
 
 def variation_of_sum(scale: Fraction, count: int) -> Fraction:

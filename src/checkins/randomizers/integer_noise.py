@@ -211,37 +211,39 @@ class Staircase:
         sizes += np.uint32(1)
         special = np.flatnonzero(entries >= self.cells)
         if special.size:
-            sizes[special] = self._settle(entries[special], low[special], source)
+            sizes[special] = self._draw_special(entries[special], low[special], source)
         return sizes
 
-    def _settle(self, entries: Words, low: Words, source: ByteSource) -> Words:
+    def _draw_special(self, entries: Words, low: Words, source: ByteSource) -> Words:
         """Return the sizes of draws whose entry is a wedge, zero or "draw again"."""
         sizes = np.zeros(entries.size, dtype=np.uint32)
         again = entries == 2 * self.cells + 1
         wedges = np.flatnonzero(entries < 2 * self.cells)
         cell = entries[wedges] - np.uint32(self.cells)
         offset = low[wedges].astype(np.uint32)
-        kept = self._keep(cell, offset, source)
+        accepted = self._accept(cell, offset, source)
         sizes[wedges] = (cell << np.uint32(self.low_bits)) + offset + np.uint32(1)
-        again[wedges] = ~kept
+        again[wedges] = ~accepted
         redrawn = np.flatnonzero(again)
         if redrawn.size:
             sizes[redrawn] = self.draw(redrawn.size, source)
         return sizes
 
-    def _keep(self, cell: Words, offset: Words, source: ByteSource) -> npt.NDArray[np.bool_]:
+    def _accept(self, cell: Words, offset: Words, source: ByteSource) -> npt.NDArray[np.bool_]:
         """Return for each wedge whether it is accepted: U is below (weight - floor) / rise."""
         first = words(source, cell.size)
         width = np.uint64(1 << self.low_bits)
         line = (width - np.uint64(1) - offset) << np.uint64(_HIGH_BITS)
         margin = self.margins[cell]
-        kept = (first + margin + np.uint64(1)) * width <= line
-        unclear = ~kept & (first * width < line + margin * width)
+        accepted = (first + margin + np.uint64(1)) * width <= line
+        unclear = ~accepted & (first * width < line + margin * width)
         for at in np.flatnonzero(unclear):
-            kept[at] = self.keeps(int(cell[at]), int(offset[at]), int(first[at]), source)
-        return kept
+            accepted[at] = self.accepts_exactly(
+                int(cell[at]), int(offset[at]), int(first[at]), source
+            )
+        return accepted
 
-    def keeps(self, cell: int, offset: int, first: int, source: ByteSource) -> bool:
+    def accepts_exactly(self, cell: int, offset: int, first: int, source: ByteSource) -> bool:
         """Return whether a wedge is accepted, by its mass and 96 more digits of U."""
         last = int.from_bytes(source.bytes(_LOW_BITS // 8), "little")
         mass = self.normal.mass((cell << self.low_bits) + offset + 1)
@@ -361,7 +363,7 @@ class RoundedResponse:
 def rounded_response(categories: int, local_epsilon: float) -> RoundedResponse:
     """Return the randomized response of ``local_epsilon``.
 
-    A category is kept with probability 1 / (1 + (categories - 1) exp(-local_epsilon)), rounded
+    A category is accepted with probability 1 / (1 + (categories - 1) exp(-local_epsilon)), rounded
     down.
     """
     odds = 1 + (categories - 1) * at_most_decay(Fraction(local_epsilon))

@@ -138,23 +138,23 @@ def best_cap(*, local_epsilon: float, dimension: int) -> Cap:
     Rounding:    ``outside`` is rounded up, mass and mean to nearest.
     """
     if dimension == 1:
-        return at_odds(local_epsilon=local_epsilon, threshold=0.0, dimension=1)
+        return cap_at(local_epsilon=local_epsilon, threshold=0.0, dimension=1)
     floor = 1.0 / math.expm1(local_epsilon)
     threshold = 0.0
     for _ in range(_MOST_STEPS):
-        mass, moment = tail(threshold, dimension)
+        mass, moment = tail_moments(threshold, dimension)
         mean = min(moment / (mass + floor), 1.0 - _HALF_ULP)
         if not mean > threshold:
-            return at_odds(local_epsilon=local_epsilon, threshold=threshold, dimension=dimension)
+            return cap_at(local_epsilon=local_epsilon, threshold=threshold, dimension=dimension)
         threshold = mean
     raise ComputationFailed(
         f"no cap found for local_epsilon = {local_epsilon!r}, dimension = {dimension!r}"
     )
 
 
-def at_odds(*, local_epsilon: float, threshold: float, dimension: int) -> Cap:
+def cap_at(*, local_epsilon: float, threshold: float, dimension: int) -> Cap:
     """Return the cap with this threshold and the largest p that ε₀ allows."""
-    mass, moment = tail(threshold, dimension)
+    mass, moment = tail_moments(threshold, dimension)
     log_mass, log_rest = math.log(mass), math.log1p(-mass)
     membership = local_epsilon + log_mass - log_rest
     outside = 1.0 / (1.0 + math.exp(membership))
@@ -164,7 +164,7 @@ def at_odds(*, local_epsilon: float, threshold: float, dimension: int) -> Cap:
     return Cap(threshold, mass, outside, min(mean, 1.0))
 
 
-def tail(threshold: float, dimension: int) -> tuple[float, float]:
+def tail_moments(threshold: float, dimension: int) -> tuple[float, float]:
     """Return q = Pr[U ≥ γ] and M = E[U; U ≥ γ] for 0 ≤ γ < 1, with a relative error of 1e-12.
 
     In dimension 1, U is 1 or −1.

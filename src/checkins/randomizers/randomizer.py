@@ -24,9 +24,9 @@ ROUND_OFF = 1e-9
 """Relative amount that is added to ``Gaussian.delta``, ten times its largest rounding error."""
 LEAST_DELTA = sys.float_info.min
 """Smallest delta that is returned."""
-_FAR = -37.6  # Φ(_FAR) is below LEAST_DELTA
-_NO_NOISE = 1e150  # if updates are so many deviations apart, noise hides nothing
-_SHORT = 0.1
+_LEAST_QUANTILE = -37.6  # below it, the normal distribution function is below LEAST_DELTA
+_MOST_DISTANCE = 1e150  # if updates are so many deviations apart, noise hides nothing
+_SMALL_DISTANCE = 0.1
 _NODES, _WEIGHTS = roots_legendre(10)
 MOST_CATEGORIES = 2**31 - 1
 
@@ -35,7 +35,7 @@ MOST_CATEGORIES = 2**31 - 1
 class Gaussian:
     """Clip an update to L2 norm ``clip`` and add N(0, (noise_multiplier clip)²) per coordinate.
 
-    A dummy, which the server draws in place of a missing report, is the report of a zero update.
+    A dummy is the report of a zero update.
 
     >>> Gaussian(clip=2.0, noise_multiplier=0.5).std
     1.0
@@ -88,21 +88,21 @@ class Gaussian:
         """
         validate.non_negative(epsilon=epsilon)
         s = 2.0 / self.noise_multiplier
-        if not s < _NO_NOISE:
+        if not s < _MOST_DISTANCE:
             return 1.0
         a = s / 2 - epsilon / s
-        if a < _FAR:
+        if a < _LEAST_QUANTILE:
             return LEAST_DELTA
         density = math.exp(-a * a / 2) / math.sqrt(2 * math.pi)
-        if s < _SHORT:  # the terms nearly cancel, so integrate -R' = 1 - y R(y) instead
+        if s < _SMALL_DISTANCE:  # the terms nearly cancel, so integrate -R' = 1 - y R(y) instead
             y = s / 2 * (_NODES + 1.0) - a
-            lost = density * s / 2 * float(_WEIGHTS @ (1.0 - y * _mills(y)))
+            delta = density * s / 2 * float(_WEIGHTS @ (1.0 - y * _mills(y)))
         elif a > 0.0:  # R(-a) may overflow
-            lost = float(ndtr(a)) - density * float(_mills(s - a))
+            delta = float(ndtr(a)) - density * float(_mills(s - a))
         else:
-            lost = density * float(_mills(-a) - _mills(s - a))
+            delta = density * float(_mills(-a) - _mills(s - a))
         slack = ROUND_OFF + (abs(a) + 1.0) * s * 2.0**-50  # the rounding error of a grows with s
-        return min(1.0, max(LEAST_DELTA, lost * (1 + slack)))
+        return min(1.0, max(LEAST_DELTA, delta * (1 + slack)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,8 +111,8 @@ class Laplace:
 
     Any two clipped updates are at most 2 ``clip`` apart in L1 norm. The densities of their reports
     therefore differ by a factor of at most exp(2 clip / scale) = exp(local_epsilon), which is
-    attained. A dummy, which the server draws in place of a missing report, is the report of a zero
-    update. Its privacy loss against any report is at most half of ``local_epsilon``.
+    attained. A dummy is the report of a zero update. Its privacy loss against any report is at most
+    half of ``local_epsilon``.
 
     Theorem:     [DR14, Thm 3.6], at L1 sensitivity 2C.
     Neighbours:  any two updates of one client (the local model).
@@ -161,17 +161,16 @@ class RandomizedResponse:
 
         (b + k − 2)/(b − 1) at the reported category,    −1/(b − 1) elsewhere,
 
-    whose mean is the one-hot vector of the true category, and whose entries sum to 1. A dummy,
-    which the server draws in place of a missing report, is a uniform category. Its probability 1/k
-    is between the two probabilities of a report, so the privacy loss between a dummy and any report
-    is at most ε₀. As a vector, its mean is 1/k everywhere.
+    whose mean is the one-hot vector of the true category, and whose entries sum to 1. A dummy is a
+    uniform category. Its probability 1/k is between the two probabilities of a report, so the
+    privacy loss between a dummy and any report is at most ε₀. As a vector, its mean is 1/k.
 
     Theorem:     docs/theory/randomizers.md, "Randomized response"; ε₀ is attained.
     Neighbours:  any two categories of one client (the local model).
-    Rounding:    ``lie`` is rounded up.
+    Rounding:    ``lie_probability`` is rounded up.
 
     >>> coin = RandomizedResponse(categories=2, local_epsilon=math.log(3.0))
-    >>> round(coin.keep, 12), round(coin.on, 12), round(coin.off, 12)
+    >>> round(coin.truth_probability, 9), round(coin.reported_entry, 9), round(coin.other_entry, 9)
     (0.75, 1.5, -0.5)
     """
 
@@ -191,30 +190,30 @@ class RandomizedResponse:
             )
 
     @property
-    def lie(self) -> float:
+    def lie_probability(self) -> float:
         """Probability that the reported category is not the true one, rounded up.
 
-        It is (k − 1)/(b + k − 1). Of ``lie`` and ``keep``, the smaller one is computed first, for
-        accuracy.
+        It is (k − 1)/(b + k − 1). Of the probabilities of truth and lie, the smaller one is
+        computed first, for accuracy.
         """
         odds = math.exp(self.local_epsilon) / (self.categories - 1)
         if odds >= 1.0:
             return 1.0 / (1.0 + odds) * (1.0 + 2.0**-50)
-        keep = odds / (1.0 + odds) * (1.0 - 2.0**-50)
-        return math.nextafter(1.0 - keep, 1.0)
+        truth = odds / (1.0 + odds) * (1.0 - 2.0**-50)
+        return math.nextafter(1.0 - truth, 1.0)
 
     @property
-    def keep(self) -> float:
+    def truth_probability(self) -> float:
         """Probability that the reported category is the true one."""
-        return 1.0 - self.lie
+        return 1.0 - self.lie_probability
 
     @property
-    def on(self) -> float:
+    def reported_entry(self) -> float:
         """Entry of a report's vector at the reported category."""
         return 1.0 + (self.categories - 1) / math.expm1(self.local_epsilon)
 
     @property
-    def off(self) -> float:
+    def other_entry(self) -> float:
         """Entry of a report's vector at every other category."""
         return -1.0 / math.expm1(self.local_epsilon)
 

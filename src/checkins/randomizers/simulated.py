@@ -106,14 +106,14 @@ def _responses(
         raise InvalidValue("updates", true.dtype.name, "must be one axis of integer categories")
     if true.size and not (true.min() >= 0 and true.max() < response.categories):
         raise InvalidValue("updates", true, f"must lie from 0 to {response.categories - 1}")
-    lies = generator.random(true.shape) < response.lie
+    lies = generator.random(true.shape) < response.lie_probability
     steps = generator.integers(1, response.categories, size=true.shape)  # to another category
     return _vectors(response, np.where(lies, (true + steps) % response.categories, true))
 
 
 def _vectors(response: RandomizedResponse, reported: npt.NDArray[np.int64]) -> FloatArray:
-    vectors = np.full((reported.size, response.categories), response.off)
-    vectors[np.arange(reported.size), reported] = response.on
+    vectors = np.full((reported.size, response.categories), response.other_entry)
+    vectors[np.arange(reported.size), reported] = response.reported_entry
     return vectors
 
 
