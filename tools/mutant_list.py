@@ -77,8 +77,8 @@ MUTANTS = (
             ),
             Change(
                 "protocol/slot.py",
-                "return (self.rules.capacity or 0) - self.real - self.added.dummies",
-                "return max((self.rules.capacity or 0) - self.real - self.added.dummies, 0)",
+                "(self.rules.capacity or 0) - self.report_count - self.added.dummies",
+                "max((self.rules.capacity or 0) - self.report_count - self.added.dummies, 0)",
             ),
         ),
         (HISTORIES,),
@@ -95,9 +95,9 @@ MUTANTS = (
             Change(
                 "protocol/participant.py",
                 "    resumed = Phase.ACCEPTED if participant.phase is Phase.TRAINING"
-                " else Phase.REPORTING\n    return _say_again(replace(participant, phase=resumed)",
+                " else Phase.REPORTING\n    return _send_again(replace(participant, phase=resumed)",
                 "    resumed = Phase.ACCEPTED\n"
-                "    return _say_again(replace(participant, phase=resumed, report=None)",
+                "    return _send_again(replace(participant, phase=resumed, report=None)",
             ),
         ),
         (HISTORIES,),
@@ -120,7 +120,7 @@ MUTANTS = (
         (
             Change(
                 "protocol/participant.py",
-                "takes_part = event.coin < heads(participant.participation)",
+                "takes_part = event.coin < coin_threshold(participant.participation)",
                 "takes_part = participant.participation > 0",
             ),
         ),

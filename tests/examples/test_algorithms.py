@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from checkins.protocol.model_update import ModelUpdate
-from checkins.protocol.participant import COIN, Outcome, Participant, heads
+from checkins.protocol.participant import COIN, Outcome, Participant, coin_threshold
 from checkins.protocol.rehearsal import Rehearsal, rehearse
 from checkins.protocol.report import Report, ReportForm
 from checkins.protocol.rules import Filling, FixedWindow, Rules, SlidingWindow
@@ -103,7 +103,7 @@ def campaigns(draw: st.DrawFn) -> tuple[int, dict[str, tuple[tuple[int, ...], fl
     clients, coins = {}, {}
     for token in _tokens(draw(st.integers(0, 9), label="n")):
         clients[token] = draw(st.tuples(windows, chances))
-        edge = heads(clients[token][1])
+        edge = coin_threshold(clients[token][1])
         coin = st.integers(0, COIN - 1) | st.sampled_from([0, edge - 1, edge, edge + 1, COIN - 1])
         coins[token] = min(max(draw(coin), 0), COIN - 1)
     seed, integers = draw(st.integers(0, 2**32)), draw(st.booleans(), label="integer reports")

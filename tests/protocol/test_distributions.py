@@ -25,7 +25,7 @@ from checkins.accounting.paper import occupancy
 from checkins.protocol import participant as clients
 from checkins.protocol import slot as slots
 from checkins.protocol.model_update import Model, ModelUpdate
-from checkins.protocol.participant import COIN, Draw, Outcome, Participant, heads
+from checkins.protocol.participant import COIN, Draw, Outcome, Participant, coin_threshold
 from checkins.protocol.rehearsal import Rehearsal, rehearse
 from checkins.protocol.report import Report, ReportForm
 from checkins.protocol.rules import Filling, FixedWindow, Rules, SlidingWindow, Window
@@ -172,13 +172,13 @@ def slot_drawn(participant: Participant, coin: int, pick: int, now: int = 1) -> 
 def test_a_coin_says_yes_never_more_often_than_it_should_and_hardly_less(
     participation: float,
 ) -> None:
-    chance = Fraction(heads(participation), COIN)
+    chance = Fraction(coin_threshold(participation), COIN)
     assert chance <= Fraction(participation) < chance + Fraction(1, COIN)
 
 
 @given(participation=st.floats(0.0, 1.0), pick=st.integers(0, 6))
 def test_exactly_the_coins_below_heads_say_yes(participation: float, pick: int) -> None:
-    client, edge = Participant(participation, FixedWindow.whole(7)), heads(participation)
+    client, edge = Participant(participation, FixedWindow.whole(7)), coin_threshold(participation)
     for coin in {0, edge // 2, edge - 1, edge, (edge + COIN) // 2, COIN - 1}:
         if 0 <= coin < COIN:
             assert slot_drawn(client, coin, pick) == (pick + 1 if coin < edge else None)

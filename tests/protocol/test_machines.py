@@ -44,7 +44,7 @@ SLOT_GRID = """
 CheckedIn        x          x        x        .
 Choose           x          .        .        .
 ChoiceRecorded   .          x        .        .
-Asked            x          x        x        .
+OutcomeAsked            x          x        x        .
 ReportArrived    .          .        x        .
 Expired          .          .        x        .
 """
@@ -54,7 +54,7 @@ SlotBegan        x       .    .       .
 CheckedIn        .       x    .       .
 Choose           .       x    .       .
 ChoiceRecorded   .       x    .       .
-Asked            .       x    .       .
+OutcomeAsked            .       x    .       .
 ReportArrived    .       x    .       .
 Expired          .       x    .       .
 ClosingRecorded  .       .    x       .
@@ -135,7 +135,7 @@ def event_for(machine: Machine[Any], kind: type[Event], state: Any) -> Event:
         slots.CheckedIn: slots.CheckedIn(1, "a", "r", spent=False),
         slots.Choose: slots.Choose(1, ()),
         slots.ChoiceRecorded: slots.ChoiceRecorded(1),
-        slots.Asked: slots.Asked(1, "r"),
+        slots.OutcomeAsked: slots.OutcomeAsked(1, "r"),
         slots.ReportArrived: slots.ReportArrived(1, "r", REPORT),
         slots.Expired: slots.Expired(
             1, () if isinstance(slot, Slot) and slot.reports else (REPORT,)

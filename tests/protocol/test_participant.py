@@ -36,7 +36,7 @@ from checkins.protocol.participant import (
     SlotBegan,
     Train,
     WakeAt,
-    heads,
+    coin_threshold,
     step,
 )
 from checkins.protocol.report import Report
@@ -79,14 +79,18 @@ def test_nothing_is_sent_before_the_draw_is_durable() -> None:
 @given(participation=st.floats(0.0, 1.0))
 def test_a_client_never_takes_part_more_often_than_it_should(participation: float) -> None:
     exact = Fraction(participation)
-    assert Fraction(heads(participation), COIN) <= exact < Fraction(heads(participation) + 1, COIN)
+    assert (
+        Fraction(coin_threshold(participation), COIN)
+        <= exact
+        < Fraction(coin_threshold(participation) + 1, COIN)
+    )
 
 
 @given(participation=st.floats(0.0, 1.0), coin=st.integers(0, COIN - 1))
 def test_a_coin_is_heads_below_the_participation(participation: float, coin: int) -> None:
     client = Participant(participation, FixedWindow.whole(9))
     drawn, _ = step(client, Draw(coin, 3, now=1))
-    assert (drawn.slot is not None) == (coin < heads(participation))
+    assert (drawn.slot is not None) == (coin < coin_threshold(participation))
 
 
 def test_a_client_whose_coin_says_no_is_done_and_contacts_nobody() -> None:

@@ -18,13 +18,13 @@ from checkins.protocol.slot import (
     SLOT,
     Acknowledge,
     AcknowledgeReport,
-    Asked,
     CheckedIn,
     ChoiceRecorded,
     Choose,
     Dismiss,
     Expired,
     Invite,
+    OutcomeAsked,
     RecordCheckIn,
     RecordChoice,
     ReportArrived,
@@ -115,7 +115,7 @@ def test_a_receipt_is_never_given_twice() -> None:
 def test_the_choice_is_recorded_before_anyone_is_told() -> None:
     slot, effects = step(slot_with(3), Choose(5, (0, 0)))
     assert effects == (RecordChoice(("ra", "rb")),)
-    assert step(slot, Asked(5, "ra"))[1] == ()
+    assert step(slot, OutcomeAsked(5, "ra"))[1] == ()
     _, told = step(slot, ChoiceRecorded(5))
     assert told == (Invite("ra"), Invite("rb"), Dismiss("rc"))
 
@@ -128,10 +128,10 @@ def test_dice_that_do_not_fit_are_refused(draws: tuple[int, ...]) -> None:
 
 def test_whoever_asks_is_told_what_was_decided_for_it() -> None:
     slot = training(3, (0, 0))
-    assert step(slot, Asked(5, "ra"))[1] == (Invite("ra"),)
-    assert step(slot, Asked(5, "rc"))[1] == (Dismiss("rc"),)
+    assert step(slot, OutcomeAsked(5, "ra"))[1] == (Invite("ra"),)
+    assert step(slot, OutcomeAsked(5, "rc"))[1] == (Dismiss("rc"),)
     with pytest.raises(ProtocolViolation, match="nobody checked in"):
-        step(slot, Asked(5, "elsewhere"))
+        step(slot, OutcomeAsked(5, "elsewhere"))
 
 
 def test_a_client_that_was_not_chosen_cannot_submit() -> None:
@@ -255,7 +255,7 @@ def test_a_warm_up_takes_check_ins_and_uses_none() -> None:
     slot = SLOT.replay(
         Slot(1, RULES), [CheckedIn(1, "a", "ra", spent=False), Choose(1, ()), ChoiceRecorded(1)]
     )
-    assert step(slot, Asked(1, "ra"))[1] == (Dismiss("ra"),)
+    assert step(slot, OutcomeAsked(1, "ra"))[1] == (Dismiss("ra"),)
     closed, _ = step(slot, Expired(1))
     assert closed.total is None
 

@@ -47,12 +47,12 @@ from checkins.protocol.server import ClosingRecorded, Finish, RecordClosing, Rel
 from checkins.protocol.slot import (
     Acknowledge,
     AcknowledgeReport,
-    Asked,
     CheckedIn,
     Choose,
     Dismiss,
     Expired,
     Invite,
+    OutcomeAsked,
     RecordCheckIn,
     RecordChoice,
     ReportArrived,
@@ -337,7 +337,7 @@ class World:
             case SendCheckIn(slot):
                 self._send("server", CheckedIn(slot, token, "", spent=False))
             case AskOutcome(receipt):
-                self._send("server", Asked(_slot(state), receipt))
+                self._send("server", OutcomeAsked(_slot(state), receipt))
             case Train(model):
                 self.training[token] = model
             case RecordReport():

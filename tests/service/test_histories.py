@@ -31,13 +31,13 @@ from checkins.protocol.server import (
 )
 from checkins.protocol.slot import (
     Acknowledge,
-    Asked,
     CheckedIn,
     ChoiceRecorded,
     Choose,
     Dismiss,
     Expired,
     Invite,
+    OutcomeAsked,
     ReportArrived,
 )
 from checkins.randomizers import DeviceReport
@@ -106,7 +106,7 @@ class Pure:
         return self._step(ReportArrived(slot, receipt, report)) is not None
 
     def ask(self, slot: int, receipt: str) -> str | None:
-        effects = self._step(Asked(slot, receipt))
+        effects = self._step(OutcomeAsked(slot, receipt))
         match effects:
             case None:
                 return None

@@ -325,7 +325,7 @@ class MachineRun:
             case events.SendCheckIn(slot):
                 self._send(_SERVER, slots.CheckedIn(slot, token, "", spent=False))
             case events.AskOutcome(receipt):
-                self._send(_SERVER, slots.Asked(state.slot or 0, receipt))
+                self._send(_SERVER, slots.OutcomeAsked(state.slot or 0, receipt))
             case events.Train():
                 self._device_step(token, events.ReportMade(self.make(token)))
             case events.RecordReport():

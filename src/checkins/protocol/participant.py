@@ -202,12 +202,12 @@ class Participant:
         return self.slot
 
 
-def heads(participation: float) -> int:
+def coin_threshold(participation: float) -> int:
     """Return the bound below which a coin means that the client takes part.
 
     It is rounded down, so the probability is at most ``participation``.
 
-    >>> heads(1.0) == COIN, heads(0.25) == COIN // 4, heads(0.0)
+    >>> coin_threshold(1.0) == COIN, coin_threshold(0.25) == COIN // 4, coin_threshold(0.0)
     (True, True, 0)
     """
     return math.floor(Fraction(participation) * COIN)
@@ -231,7 +231,7 @@ def _draw(participant: Participant, event: Draw) -> tuple[Participant, Effects]:
             f"a client needs a coin below 2^64 and a pick below {len(participant.window)},"
             f" not {event.coin} and {event.pick}"
         )
-    takes_part = event.coin < heads(participant.participation)
+    takes_part = event.coin < coin_threshold(participant.participation)
     slot = participant.window.slot(event.pick, now=event.now) if takes_part else None
     return replace(participant, phase=Phase.DRAWN, slot=slot), (RecordDraw(slot),)
 
@@ -293,7 +293,7 @@ def _privatized(participant: Participant, event: ReportMade) -> tuple[Participan
 
 @PARTICIPANT.on(ReportRecorded, {Phase.PRIVATIZED: Phase.REPORTING})
 def _report(participant: Participant, event: Event) -> tuple[Participant, Effects]:
-    return _say_again(replace(participant, phase=Phase.REPORTING), event)
+    return _send_again(replace(participant, phase=Phase.REPORTING), event)
 
 
 @PARTICIPANT.on(ReportAcknowledged, {Phase.REPORTING: Phase.DONE})
@@ -304,7 +304,7 @@ def _reported(participant: Participant, event: ReportAcknowledged) -> tuple[Part
 
 @PARTICIPANT.on(RetryDue, (Phase.CHECKING_IN, Phase.ACCEPTED, Phase.REPORTING))
 @PARTICIPANT.on(Restarted, (Phase.PLEDGED, Phase.CHECKING_IN, Phase.ACCEPTED, Phase.REPORTING))
-def _say_again(participant: Participant, event: Event) -> tuple[Participant, Effects]:
+def _send_again(participant: Participant, event: Event) -> tuple[Participant, Effects]:
     """Send the same message again, byte for byte. Nothing is drawn again (invariant 3)."""
     slot, receipt, report = participant.current_slot, participant.receipt, participant.report
     if receipt is not None and report is not None:
@@ -332,7 +332,7 @@ def _restart(participant: Participant, event: Restarted) -> tuple[Participant, E
     if participant.phase is Phase.DRAWN:
         return _pledge(participant, event)
     resumed = Phase.ACCEPTED if participant.phase is Phase.TRAINING else Phase.REPORTING
-    return _say_again(replace(participant, phase=resumed), event)
+    return _send_again(replace(participant, phase=resumed), event)
 
 
 def _after_check_in(*, but: Phase) -> tuple[Phase, ...]:

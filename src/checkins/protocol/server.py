@@ -116,7 +116,7 @@ def _open(server: Server, event: SlotBegan) -> tuple[Server, Effects]:
 @SERVER.on(slots.CheckedIn, (Phase.OPEN,))
 @SERVER.on(slots.Choose, (Phase.OPEN,))
 @SERVER.on(slots.ChoiceRecorded, (Phase.OPEN,))
-@SERVER.on(slots.Asked, (Phase.OPEN,))
+@SERVER.on(slots.OutcomeAsked, (Phase.OPEN,))
 @SERVER.on(slots.ReportArrived, (Phase.OPEN,))
 def _hand_over(server: Server, event: _InSlot) -> tuple[Server, Effects]:
     slot, effects = slots.step(_current(server, event), event)

@@ -59,7 +59,7 @@ class Slot:
     """Number of averaged reports. None in the other protocols, which never reveal it."""
 
     @property
-    def room(self) -> int:
+    def chosen_count(self) -> int:
         """The number of clients that will be chosen among those that checked in."""
         if not self.rules.releases(self.number):
             return 0
@@ -70,17 +70,19 @@ class Slot:
     def ranges(self) -> tuple[int, ...]:
         """The exclusive upper bound of each draw of ``Choose``; empty if all are chosen."""
         here = len(self.waiting)
-        return () if self.room == here else tuple(here - i for i in range(self.room))
+        return (
+            () if self.chosen_count == here else tuple(here - i for i in range(self.chosen_count))
+        )
 
     @property
     def missing(self) -> int:
         """The number of dummy reports that ``Expired`` must contain."""
         if self.rules.filling is not Filling.DUMMIES or not self.rules.releases(self.number):
             return 0
-        return (self.rules.capacity or 0) - self.real - self.added.dummies
+        return (self.rules.capacity or 0) - self.report_count - self.added.dummies
 
     @property
-    def real(self) -> int:
+    def report_count(self) -> int:
         """The number of reports from clients."""
         return len(self.reports) + self.added.reports
 
@@ -92,7 +94,7 @@ class Slot:
 
 @dataclass(frozen=True, slots=True)
 class CheckedIn(Message):
-    """A client checks in. ``spent`` says whether its only participation is already used."""
+    """A client checks in. ``spent`` is True if it has already used its one participation."""
 
     slot: int
     token: str
@@ -116,7 +118,7 @@ class ChoiceRecorded(Event):
 
 
 @dataclass(frozen=True, slots=True)
-class Asked(Message):
+class OutcomeAsked(Message):
     """A client that checked in asks whether it was chosen."""
 
     slot: int
@@ -139,7 +141,7 @@ class Expired(Event):
     noise: Report | None = None
 
 
-SlotEvent = CheckedIn | Choose | ChoiceRecorded | Asked | ReportArrived | Expired
+SlotEvent = CheckedIn | Choose | ChoiceRecorded | OutcomeAsked | ReportArrived | Expired
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,7 +218,7 @@ def _choose(slot: Slot, event: Choose) -> tuple[Slot, Effects]:
     ):
         raise OutOfOrder(f"slot {slot.number} needs draws below {ranges}, not {event.draws}")
     waiting = sorted(slot.waiting.values())
-    chosen = [waiting.pop(draw) for draw in event.draws] if ranges else waiting[: slot.room]
+    chosen = [waiting.pop(draw) for draw in event.draws] if ranges else waiting[: slot.chosen_count]
     after = replace(slot, phase=Phase.CHOOSING, chosen=tuple(chosen))
     return after, (RecordChoice(after.chosen),)
 
@@ -231,14 +233,14 @@ def _invite(slot: Slot, event: ChoiceRecorded) -> tuple[Slot, Effects]:
     return replace(slot, phase=Phase.TRAINING), tuple(answers)
 
 
-@SLOT.on(Asked, (Phase.COLLECTING, Phase.CHOOSING))
-def _not_yet(slot: Slot, event: Asked) -> tuple[Slot, Effects]:
+@SLOT.on(OutcomeAsked, (Phase.COLLECTING, Phase.CHOOSING))
+def _not_yet(slot: Slot, event: OutcomeAsked) -> tuple[Slot, Effects]:
     """Tell no client the outcome before the choice is durable (invariant 4)."""
     return slot, ()
 
 
-@SLOT.on(Asked, (Phase.TRAINING,))
-def _tell(slot: Slot, event: Asked) -> tuple[Slot, Effects]:
+@SLOT.on(OutcomeAsked, (Phase.TRAINING,))
+def _tell(slot: Slot, event: OutcomeAsked) -> tuple[Slot, Effects]:
     if event.receipt not in slot.waiting.values():
         raise ProtocolViolation(f"nobody checked in to slot {slot.number} with this receipt")
     chosen = event.receipt in slot.chosen

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from checkins.protocol import slot as slots
 from checkins.protocol.server import Ending, Phase
-from checkins.protocol.slot import Asked, Invite, Slot
+from checkins.protocol.slot import Invite, OutcomeAsked, Slot
 from checkins.protocol.wire import OutcomeName, RunStatus, Spent
 from checkins.service.http.problems import Problem
 from checkins.service.runs.group_commit import GroupCommit
@@ -166,7 +166,7 @@ class LiveRun:
             return None
         chosen = (receipt,) if receipt in choice.chosen else ()
         one_client = Slot(slot, self.spec.rules, slots.Phase.TRAINING, {"": receipt}, chosen=chosen)
-        _, (effect,) = slots.step(one_client, Asked(slot, receipt))
+        _, (effect,) = slots.step(one_client, OutcomeAsked(slot, receipt))
         return "chosen" if isinstance(effect, Invite) else "dismissed"
 
     @property
