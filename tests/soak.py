@@ -115,9 +115,6 @@ ONE_IN_THREE = {
         "test_no_input_leaves_above_its_norm_exactly",
         "test_reports_have_the_law_of_the_numpy_sampler",
     ),
-    "tests/randomizers/test_simulated.py": (
-        "test_the_component_along_the_direction_has_the_promised_law",
-    ),
     "tests/service/test_histories.py": ("test_any_history_is_one_of_the_machines",),
     "tests/service/test_run_state_machine.py": (
         "test_a_whole_run_verifies_and_costs_what_it_says",

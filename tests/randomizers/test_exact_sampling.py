@@ -31,7 +31,7 @@ from checkins.randomizers.exact_sampling import (
 )
 from checkins.randomizers.integer_noise import Staircase, rounded_gaussian
 from tests.randomizers.sources import Scripted, Seeded, little
-from tests.randomizers.test_normal import exact, exact_sizes
+from tests.randomizers.test_exact_masses import exact, exact_sizes
 
 LAST_BITS = 108
 

@@ -28,7 +28,7 @@ from checkins.randomizers.integer_noise import (
     uniform,
 )
 from tests.randomizers.sources import Scripted, Seeded, little
-from tests.randomizers.test_normal import exact_sizes
+from tests.randomizers.test_exact_masses import exact_sizes
 
 SMALL_GAUSSIANS = [Fraction(3), Fraction(10, 3), Fraction(3.3), Fraction(40)]
 LARGEST_TABLE = pytest.param(Fraction(303), marks=pytest.mark.slow)

@@ -19,7 +19,7 @@ from checkins.randomizers import (
     simulate_dummies,
     simulate_reports,
 )
-from checkins.randomizers.simulated import _around, _components
+from checkins.randomizers.simulated import _components, _points_around
 from tests.randomizers.evidence import FAILURE, deviates, proven_epsilon
 
 DRAWS = 50_000
@@ -203,7 +203,7 @@ def test_across_the_direction_points_are_uniform(unit: PrivUnit) -> None:
     """No side is preferred, whatever the component along it: means of signs, FAILURE each."""
     v = np.zeros((DRAWS, unit.dimension))
     v[:, 0] = 1.0
-    points = _around(unit, v, seeded())
+    points = _points_around(unit, v, seeded())
     signs = np.sign(points[:, 1:])
     assert np.all(np.abs(signs.mean(axis=0)) <= deviates(tests=unit.dimension) / math.sqrt(DRAWS))
 

@@ -90,19 +90,19 @@ class Ledger:
         return Opened(
             campaign.canonical(),
             seal,
-            self._next(seal),
+            self._next_run_number(seal),
             pack_numbers(model),
             simulated,
             self.filter or filter_for(campaign),
         )
 
-    def _next(self, seal: str) -> int:
+    def _next_run_number(self, seal: str) -> int:
         return 1 + sum(run.seal == seal for run in self.runs)
 
     def append(self, entry: Entry) -> tuple[Ledger, bytes]:
         """Return the state after one more entry, and the line to write for the entry."""
         line = Line.of(entry, number=self.entries + 1, previous=self.head)
-        return self._with(line), line.written
+        return self._after(line), line.written
 
     def read(self, written: bytes) -> tuple[Ledger, Entry]:
         """Return the state after one more line of a file, and the entry of that line.
@@ -117,13 +117,13 @@ class Ledger:
             )
         if line.previous != self.head:
             raise InvalidLedger("does not continue the line before it: one of the two was replaced")
-        return self._with(line), line.entry
+        return self._after(line), line.entry
 
-    def _with(self, line: Line) -> Ledger:
+    def _after(self, line: Line) -> Ledger:
         entry = line.entry
         after = replace(self, entries=line.number, head=line.hash)
         if isinstance(entry, Opened):
-            return replace(after, running=self._opened(entry))
+            return replace(after, running=self._open_run(entry))
         if self.running is None:
             raise InvalidLedger("no campaign is open here: a campaign must be opened first")
         if isinstance(entry, SlotClosed):
@@ -131,13 +131,18 @@ class Ledger:
         _check_closed(self.running, entry)
         return replace(after, running=None, closed=(*self.closed, self.running))
 
-    def _opened(self, entry: Opened) -> Run:
+    def _open_run(self, entry: Opened) -> Run:
         if self.running is not None:
             raise InvalidLedger("another campaign is still open: it must be closed first")
         run = Run(
-            _sealed(entry), entry.seal, entry.run, entry.dimension, entry.simulated, entry.filter
+            _campaign_of(entry),
+            entry.seal,
+            entry.run,
+            entry.dimension,
+            entry.simulated,
+            entry.filter,
         )
-        expected = self._next(run.seal)
+        expected = self._next_run_number(run.seal)
         if run.number != expected:
             raise InvalidLedger(f"is run {run.number} of this campaign, but {expected} is next")
         if run.number > run.campaign.repeats:
@@ -184,7 +189,7 @@ def _filter_for(design: Design, repeats: int, budget: Budget) -> Filter:
     )
 
 
-def _sealed(entry: Opened) -> Campaign:
+def _campaign_of(entry: Opened) -> Campaign:
     try:
         campaign = campaign_from_canonical(entry.campaign)
     except ValueError as error:  # InvalidValue is a ValueError

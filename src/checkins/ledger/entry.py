@@ -109,7 +109,7 @@ class Opened:
 
     def __post_init__(self) -> None:
         validate.one_of(str, campaign=self.campaign)
-        _matches(SEAL, "must be sha256: and 64 hexadecimal digits", seal=self.seal)
+        _require_match(SEAL, "must be sha256: and 64 hexadecimal digits", seal=self.seal)
         validate.count(most=validate.MOST_CAMPAIGNS, run=self.run)
         validate.one_of(bool, simulated=self.simulated)
         validate.one_of((Filter, type(None)), filter=self.filter)
@@ -147,7 +147,7 @@ class SlotClosed:
 
     def __post_init__(self) -> None:
         validate.count(slot=self.slot)
-        _matches(SHA256, "must be 64 hexadecimal digits", model_hash=self.model_hash)
+        _require_match(SHA256, "must be 64 hexadecimal digits", model_hash=self.model_hash)
         validate.one_of((NumberType, type(None)), dtype=self.dtype)
         if (self.total is None) != (self.dtype is None):
             raise InvalidValue("dtype", self.dtype, "goes with a total: both or none must be null")
@@ -192,7 +192,7 @@ class Closed:
 
     def __post_init__(self) -> None:
         validate.one_of(Reason, reason=self.reason)
-        object.__setattr__(self, "certificate", _plain(self.certificate))
+        object.__setattr__(self, "certificate", _checked_certificate(self.certificate))
 
 
 Entry = Opened | SlotClosed | Closed
@@ -220,13 +220,13 @@ def _check_numbers(name: str, content: bytes, dtype: NumberType) -> None:
         raise InvalidValue(name, "...", "must be finite numbers")
 
 
-def _matches(pattern: re.Pattern[str], expected: str, **values: object) -> None:
+def _require_match(pattern: re.Pattern[str], expected: str, **values: object) -> None:
     for name, value in values.items():
         if not isinstance(value, str) or not pattern.fullmatch(value):
             raise InvalidValue(name, value, expected)
 
 
-def _plain(certificate: object) -> dict[str, Any]:
+def _checked_certificate(certificate: object) -> dict[str, Any]:
     """Return a checked copy of a certificate, as JSON values."""
     if not isinstance(certificate, Mapping):
         raise InvalidValue("certificate", type(certificate).__name__, "must be an object")
@@ -267,7 +267,7 @@ class Line:
     @classmethod
     def parse(cls, written: bytes) -> Line:
         """Parse a line. Raise InvalidLedger if its spelling is not canonical or its hash wrong."""
-        found = _json(written)
+        found = _parse_json(written)
         try:
             entry = _entry(found)
         except InvalidValue as error:
@@ -322,7 +322,7 @@ def _entry(found: Mapping[str, Any]) -> Entry:
         raise InvalidLedger("contributors must be an integer, or absent")
     return SlotClosed(
         found["slot"],
-        None if found["total"] is None else _bytes("total", found),
+        None if found["total"] is None else _decode_base64("total", found),
         None if found["dtype"] is None else _choice(NumberType, "dtype", found),
         found["model_hash"],
         found.get("contributors"),
@@ -336,7 +336,7 @@ def _opened(found: Mapping[str, Any]) -> Opened:
         found["campaign"],
         found["seal"],
         found["run"],
-        _bytes("model", found),
+        _decode_base64("model", found),
         found["simulated"],
         Filter.parse(found["filter"]) if "filter" in found else None,
     )
@@ -351,14 +351,14 @@ def _choice(choices: type[Choice], name: str, found: Mapping[str, Any]) -> Choic
     return choices(found[name])
 
 
-def _bytes(name: str, found: Mapping[str, Any]) -> bytes:
+def _decode_base64(name: str, found: Mapping[str, Any]) -> bytes:
     try:
         return base64.b64decode(found[name], validate=True)
     except (binascii.Error, TypeError, ValueError):
         raise InvalidLedger(f"{name} must be base64") from None
 
 
-def _json(written: bytes) -> Mapping[str, Any]:
+def _parse_json(written: bytes) -> Mapping[str, Any]:
     """Parse the JSON object of a line. Refuse duplicate keys, NaN and infinity."""
     if len(written) > MOST_LINE_BYTES:
         raise InvalidLedger(f"is longer than {MOST_LINE_BYTES:,} bytes")
@@ -367,7 +367,9 @@ def _json(written: bytes) -> Mapping[str, Any]:
     except UnicodeDecodeError as error:
         raise InvalidLedger(f"is not ASCII text at byte {error.start + 1}") from None
     try:
-        found = json.loads(text, object_pairs_hook=_unique, parse_constant=_no_constant)
+        found = json.loads(
+            text, object_pairs_hook=_refuse_duplicates, parse_constant=_refuse_constant
+        )
     except json.JSONDecodeError as error:
         raise InvalidLedger(f"is not JSON: {error.msg} at column {error.colno}") from None
     except RecursionError:
@@ -379,14 +381,14 @@ def _json(written: bytes) -> Mapping[str, Any]:
     return found
 
 
-def _unique(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+def _refuse_duplicates(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) != len(pairs):
         raise InvalidLedger("holds the same key twice")
     return found
 
 
-def _no_constant(word: str) -> NoReturn:
+def _refuse_constant(word: str) -> NoReturn:
     raise InvalidLedger(f"contains {word}, which is not a number")
 
 

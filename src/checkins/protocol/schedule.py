@@ -18,7 +18,14 @@ RELEASE_DELAY_S = 0.25
 
 @dataclass(frozen=True, slots=True)
 class RunSchedule:
-    """The times of the slots 1, 2, ..., ``slots`` of run ``run`` of a campaign."""
+    """The times of the slots 1, 2, ..., ``slots`` of run ``run`` of a campaign.
+
+    >>> from datetime import UTC, datetime
+    >>> schedule = Schedule(datetime(1970, 1, 1, tzinfo=UTC), slot_s=10.0, choose_s=4.0)
+    >>> first, second = (RunSchedule(schedule, slots=3, run=run) for run in (1, 2))
+    >>> second.begins(1), first.first_open(13.9), first.first_open(14.0)
+    (30.0, 2, 3)
+    """
 
     schedule: Schedule
     slots: int
@@ -45,13 +52,7 @@ class RunSchedule:
         return self.schedule.choose_s
 
     def begins(self, slot: int) -> float:
-        """Return when check-ins of a slot open.
-
-        >>> from datetime import UTC, datetime
-        >>> schedule = Schedule(datetime(1970, 1, 1, tzinfo=UTC), slot_s=10.0, choose_s=4.0)
-        >>> RunSchedule(schedule, slots=3, run=2).begins(1)
-        30.0
-        """
+        """Return when check-ins of a slot open."""
         before = (self.run - 1) * self.slots + slot - 1
         return self.schedule.start.timestamp() + before * self.slot_s
 
@@ -72,13 +73,6 @@ class RunSchedule:
         return self.ends(slot) + min(RELEASE_DELAY_S, self.choose_s / 2)
 
     def first_open(self, moment: float) -> int:
-        """Return the first slot whose check-ins are not over, or a number above ``slots``.
-
-        >>> from datetime import UTC, datetime
-        >>> schedule = Schedule(datetime(1970, 1, 1, tzinfo=UTC), slot_s=10.0, choose_s=4.0)
-        >>> run = RunSchedule(schedule, slots=3)
-        >>> run.first_open(13.9), run.first_open(14.0)
-        (2, 3)
-        """
+        """Return the first slot whose check-ins are not over, or a number above ``slots``."""
         slot = max(1, int((moment - self.begins(1)) // self.slot_s) + 1)
         return slot if moment < self.chooses(slot) else slot + 1

@@ -118,14 +118,14 @@ def _open(server: Server, event: SlotBegan) -> tuple[Server, Effects]:
 @SERVER.on(slots.ChoiceRecorded, (Phase.OPEN,))
 @SERVER.on(slots.OutcomeAsked, (Phase.OPEN,))
 @SERVER.on(slots.ReportArrived, (Phase.OPEN,))
-def _hand_over(server: Server, event: _InSlot) -> tuple[Server, Effects]:
-    slot, effects = slots.step(_current(server, event), event)
+def _pass_to_slot(server: Server, event: _InSlot) -> tuple[Server, Effects]:
+    slot, effects = slots.step(_slot_in_progress(server, event), event)
     return replace(server, slot=slot), effects
 
 
 @SERVER.on(slots.Expired, {Phase.OPEN: Phase.CLOSING})
 def _close(server: Server, event: slots.Expired) -> tuple[Server, Effects]:
-    slot, _ = slots.step(_current(server, event), event)
+    slot, _ = slots.step(_slot_in_progress(server, event), event)
     learner = server.learner
     if server.rules.releases(slot.number):
         learner = server.rules.update.apply(learner, slot.total, slot.contributors)
@@ -136,7 +136,7 @@ def _close(server: Server, event: slots.Expired) -> tuple[Server, Effects]:
 
 @SERVER.on(ClosingRecorded, {Phase.CLOSING: (Phase.WAITING, Phase.DONE)})
 def _release(server: Server, event: ClosingRecorded) -> tuple[Server, Effects]:
-    closed = _current(server, event).number
+    closed = _slot_in_progress(server, event).number
     phase = Phase.WAITING if closed < server.rules.affordable else Phase.DONE
     after = replace(server, phase=phase, closed=closed, slot=None)
     effects: Effects = ()
@@ -160,7 +160,7 @@ def unrecorded(server: Server) -> Event | None:
     return slots.ChoiceRecorded(slot.number) if slot.phase is slots.Phase.CHOOSING else None
 
 
-def _current(server: Server, event: _InSlot) -> Slot:
+def _slot_in_progress(server: Server, event: _InSlot) -> Slot:
     """Return the slot in progress; raise if the event is about another slot (invariant 6)."""
     slot = server.slot
     if slot is not None and slot.number == event.slot:

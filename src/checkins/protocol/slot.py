@@ -189,7 +189,7 @@ step = SLOT.step
 
 
 @SLOT.on(CheckedIn, (Phase.COLLECTING,))
-def _admit(slot: Slot, event: CheckedIn) -> tuple[Slot, Effects]:
+def _accept_check_in(slot: Slot, event: CheckedIn) -> tuple[Slot, Effects]:
     if event.token in slot.waiting:
         return _answer_again(slot, event)
     if event.spent:
@@ -240,7 +240,7 @@ def _not_yet(slot: Slot, event: OutcomeAsked) -> tuple[Slot, Effects]:
 
 
 @SLOT.on(OutcomeAsked, (Phase.TRAINING,))
-def _tell(slot: Slot, event: OutcomeAsked) -> tuple[Slot, Effects]:
+def _answer_outcome(slot: Slot, event: OutcomeAsked) -> tuple[Slot, Effects]:
     if event.receipt not in slot.waiting.values():
         raise ProtocolViolation(f"nobody checked in to slot {slot.number} with this receipt")
     chosen = event.receipt in slot.chosen
@@ -248,7 +248,7 @@ def _tell(slot: Slot, event: OutcomeAsked) -> tuple[Slot, Effects]:
 
 
 @SLOT.on(ReportArrived, (Phase.TRAINING,))
-def _take(slot: Slot, event: ReportArrived) -> tuple[Slot, Effects]:
+def _accept_report(slot: Slot, event: ReportArrived) -> tuple[Slot, Effects]:
     if event.receipt not in slot.chosen:
         raise ProtocolViolation(f"this client was not chosen in slot {slot.number}")
     slot.rules.form.check(event.report)
@@ -271,7 +271,7 @@ def _close(slot: Slot, event: Expired) -> tuple[Slot, Effects]:
             f"slot {slot.number} needs {slot.missing} dummies"
             f" and {'a' if slot.wants_noise else 'no'} noise"
         )
-    _check_own(slot, event.dummies, event.noise)
+    _check_server_reports(slot, event.dummies, event.noise)
     real = [slot.reports[receipt] for receipt in slot.chosen if receipt in slot.reports]
     drawn = [*event.dummies, *([] if event.noise is None else [event.noise])]
     closed = Slot(
@@ -313,14 +313,14 @@ def add_dummies(slot: Slot, dummies: Sequence[Report]) -> Slot:
     """Return the slot with dummy reports added to its sum. ``Expired`` must then omit them."""
     if slot.phase is not Phase.TRAINING or len(dummies) > slot.missing:
         raise OutOfOrder(f"slot {slot.number} needs {slot.missing} dummies, not {len(dummies)}")
-    _check_own(slot, dummies, None)
+    _check_server_reports(slot, dummies, None)
     added = PartialSum(
         _sum(dummies, slot.added.total), slot.added.reports, slot.added.dummies + len(dummies)
     )
     return replace(slot, added=added)
 
 
-def _check_own(slot: Slot, dummies: Iterable[Report], noise: Report | None) -> None:
+def _check_server_reports(slot: Slot, dummies: Iterable[Report], noise: Report | None) -> None:
     """Check that the server's dummies and noise lie on the grid of the campaign."""
     try:
         for dummy in dummies:

@@ -80,7 +80,7 @@ def compiled_dummies(
 
         def uniform(key: jax.Array) -> Simulated[jax.Array]:
             reported = jax.random.randint(key, (count,), 0, response.categories)
-            return Simulated(_vectors(response, reported, kind))
+            return Simulated(_report_vectors(response, reported, kind))
 
         return uniform
     noise = _additive_noise(randomizer)
@@ -191,12 +191,14 @@ def _responses(response: RandomizedResponse) -> Reports:
         lies = jax.random.uniform(lie_key, true.shape) < response.lie_probability
         other = jax.random.randint(step_key, true.shape, 0, k - 1)
         other = other + (other >= true)  # uniform among the other categories
-        return Simulated(_vectors(response, jnp.where(lies, other, true), jnp.result_type(float)))
+        return Simulated(
+            _report_vectors(response, jnp.where(lies, other, true), jnp.result_type(float))
+        )
 
     return reports
 
 
-def _vectors(
+def _report_vectors(
     response: RandomizedResponse, reported: jax.Array, dtype: jax.typing.DTypeLike
 ) -> jax.Array:
     hit = reported[..., jnp.newaxis] == jnp.arange(response.categories)

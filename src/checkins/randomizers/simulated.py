@@ -54,14 +54,14 @@ def simulate_reports(
     validate.one_of(np.random.Generator, generator=generator)
     match randomizer:
         case Gaussian():
-            clipped = clip_l2(_rows(updates), randomizer.clip)
+            clipped = clip_l2(_as_rows(updates), randomizer.clip)
             return Simulated(clipped + generator.normal(0.0, randomizer.std, clipped.shape))
         case Laplace():
-            clipped = clip_l1(_rows(updates), randomizer.clip)
+            clipped = clip_l1(_as_rows(updates), randomizer.clip)
             return Simulated(clipped + generator.laplace(0.0, randomizer.scale, clipped.shape))
         case PrivUnit():
-            directions = _directions(randomizer, _rows(updates), generator)
-            return Simulated(_around(randomizer, directions, generator))
+            directions = _directions(randomizer, _as_rows(updates), generator)
+            return Simulated(_points_around(randomizer, directions, generator))
         case RandomizedResponse():
             return Simulated(_responses(randomizer, updates, generator))
     raise InvalidValue("randomizer", randomizer, "must be a description of a randomizer")
@@ -87,11 +87,11 @@ def simulate_dummies(
             return Simulated(randomizer.report_norm * _uniform_directions(shape, generator))
         case RandomizedResponse():
             require_dimension(randomizer, dimension)
-            return Simulated(_vectors(randomizer, generator.integers(dimension, size=count)))
+            return Simulated(_report_vectors(randomizer, generator.integers(dimension, size=count)))
     raise InvalidValue("randomizer", randomizer, "must be a description of a randomizer")
 
 
-def _rows(updates: npt.ArrayLike) -> FloatArray:
+def _as_rows(updates: npt.ArrayLike) -> FloatArray:
     rows = np.asarray(updates, dtype=np.float64)
     if rows.ndim != 2:
         raise InvalidValue("updates", rows.shape, "must have two axes: one row per report")
@@ -108,10 +108,10 @@ def _responses(
         raise InvalidValue("updates", true, f"must lie from 0 to {response.categories - 1}")
     lies = generator.random(true.shape) < response.lie_probability
     steps = generator.integers(1, response.categories, size=true.shape)  # to another category
-    return _vectors(response, np.where(lies, (true + steps) % response.categories, true))
+    return _report_vectors(response, np.where(lies, (true + steps) % response.categories, true))
 
 
-def _vectors(response: RandomizedResponse, reported: npt.NDArray[np.int64]) -> FloatArray:
+def _report_vectors(response: RandomizedResponse, reported: npt.NDArray[np.int64]) -> FloatArray:
     vectors = np.full((reported.size, response.categories), response.other_entry)
     vectors[np.arange(reported.size), reported] = response.reported_entry
     return vectors
@@ -143,7 +143,9 @@ def _directions(unit: PrivUnit, rows: FloatArray, generator: np.random.Generator
     return directions
 
 
-def _around(unit: PrivUnit, directions: FloatArray, generator: np.random.Generator) -> FloatArray:
+def _points_around(
+    unit: PrivUnit, directions: FloatArray, generator: np.random.Generator
+) -> FloatArray:
     """Draw for each direction a point of the sphere, from the cap around it or from outside."""
     cosine, sine = _components(unit, directions.shape[0], generator)
     across = generator.standard_normal(directions.shape)

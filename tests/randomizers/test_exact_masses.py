@@ -1,4 +1,4 @@
-"""Masses of the rounded normal law, against 700-bit arithmetic."""
+"""Exponentials and masses of the rounded normal distribution, against 700-bit arithmetic."""
 
 from __future__ import annotations
 
@@ -13,12 +13,59 @@ from hypothesis import strategies as st
 
 from checkins.randomizers.exact_sampling import (
     BITS,
+    DECAY_ERROR,
     LEAST_SCALE,
     MASS_ERROR,
     REACH,
     RoundedNormal,
+    at_most_decay,
+    decay,
     terms,
 )
+
+losses = st.one_of(
+    st.fractions(0, 1200, max_denominator=10**30),
+    st.integers(0, 400).map(lambda power: Fraction(1, 2**power)),
+    st.floats(0, 100).map(Fraction),
+)
+
+
+def exact_exponential(loss: Fraction) -> mp.mpf:
+    return mp.exp(-mp.mpf(loss.numerator) / loss.denominator) * mp.mpf(2) ** BITS
+
+
+@given(losses)
+@example(Fraction(0))
+@example(Fraction(1024))
+@example(Fraction(1, 256))
+@example(Fraction(1, 255))
+@example(Fraction(2**400 - 1, 2**400))
+def test_no_value_is_off_by_more_than_its_error(loss: Fraction) -> None:
+    with mp.workprec(900):
+        found = decay(loss.numerator, loss.denominator)
+        assert abs(found - exact_exponential(loss)) <= DECAY_ERROR
+    assert 0 <= found <= 1 << BITS
+
+
+@given(losses)
+def test_a_fraction_need_not_be_in_lowest_terms(loss: Fraction) -> None:
+    a, b = loss.numerator, loss.denominator
+    assert abs(decay(6 * a, 6 * b) - decay(a, b)) <= DECAY_ERROR
+
+
+@given(losses)
+def test_the_upper_bound_is_above_and_close(loss: Fraction) -> None:
+    with mp.workprec(900):
+        above = at_most_decay(loss) * (1 << BITS)
+        assert above.denominator == 1
+        assert (
+            exact_exponential(loss) <= above.numerator <= exact_exponential(loss) + 2 * DECAY_ERROR
+        )
+
+
+def test_nothing_decays_to_one() -> None:
+    assert decay(0, 1) == 1 << BITS
+
 
 scales = st.one_of(
     st.integers(LEAST_SCALE, 10**9).map(Fraction),
