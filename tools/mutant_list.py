@@ -258,7 +258,7 @@ MUTANTS = (
                 "PRAGMA busy_timeout = {1000 * WAIT_S}",
             ),
         ),
-        (f"{DATABASE}::test_a_reader_that_never_ends_delays_no_slot_and_refuses_no_enrolment",),
+        (f"{DATABASE}::test_writers_do_not_wait_for_a_checkpoint_that_waits_for_a_reader",),
     ),
     Mutant(
         "log-never-emptied",

@@ -217,11 +217,11 @@ def test_what_is_missing_is_named(checkins, tmp_path: Path) -> None:
         ("slots = 1000", "slots = 0", "[protocol] slots = 0: must be an integer"),
         ("rate = 5.0", "rate = 0", "[task] optimizer.rate = 0: must be a finite number above 0"),
         ("00:00:00Z", "00:00:00", "[schedule] start = 2030-01-01T00:00:00: must say its offset"),
-        ("grid = 1e-5", "grid = 1e-9", "[randomizer] grid = 1e-09: is too fine"),
+        ("grid = 1e-5", "grid = 1e-9", "[randomizer] grid = 1e-9: is too fine"),
         (
             '"laplace"',
             '"privunit"',
-            '[randomizer] grid = 1e-05: does not go with kind = "privunit"',
+            '[randomizer] grid = 1e-5: does not go with kind = "privunit"',
         ),
     ],
 )

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import sqlite3
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
+from threading import Thread
 
 import psycopg
 import pytest
@@ -117,7 +119,7 @@ READER = """
 import sqlite3, sys
 connection = sqlite3.connect(sys.argv[1], isolation_level=None)
 connection.execute("BEGIN")
-connection.execute("SELECT count(*) FROM facts").fetchall()
+connection.execute("SELECT count(*) FROM sqlite_schema").fetchall()
 print("reading", flush=True)
 sys.stdin.read()
 """
@@ -164,6 +166,23 @@ def test_a_reader_that_never_ends_delays_no_slot_and_refuses_no_enrolment(
         assert not any(trace in held for trace in spent)
 
     play(f"sqlite:///{path}", tmp_path, scenario)
+
+
+def test_writers_do_not_wait_for_a_checkpoint_that_waits_for_a_reader(tmp_path: Path) -> None:
+    path = tmp_path / "store.db"
+    database = Database(f"sqlite:///{path}")
+    with database.exclusive("any") as connection:
+        connection.execute(text("CREATE TABLE written (number INTEGER)"))
+    with a_reader(path) as reader:
+        with database.exclusive("any") as connection:
+            connection.execute(text("INSERT INTO written VALUES (1)"))
+        checkpoint = Thread(target=database.checkpoint, daemon=True)
+        checkpoint.start()
+        with closing(sqlite3.connect(path, timeout=WAIT_S / 4, isolation_level=None)) as other:
+            while checkpoint.is_alive():
+                other.execute("INSERT INTO written VALUES (2)")
+        reader.communicate()
+    database.close()
 
 
 def test_a_checkpoint_leaves_how_long_writers_wait_as_it_was(tmp_path: Path) -> None:

@@ -72,8 +72,11 @@ PLAIN = ("slot", "receipt", "sha256", "model_hash", "outcome")
 
 
 def read(paths: Iterable[Path]) -> Iterator[Note]:
-    """Read every complete line; the last line of a killed process may be incomplete."""
-    for path in paths:
+    """Read every complete line; the last line of a killed process may be incomplete.
+
+    A file that is missing has no lines: no device came as far as to write one.
+    """
+    for path in filter(Path.exists, paths):
         for line in path.read_bytes().splitlines(keepends=True):
             note = Note.parse(line.decode()) if line.endswith(b"\n") else None
             if note is not None:

@@ -241,7 +241,7 @@ class Database:
                 busy, *_ = cursor.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
                 cursor.close()
             except sqlite3.OperationalError as error:
-                if getattr(error, "sqlite_errorcode", 0) & 0xFF not in (5, 6):  # busy, locked
+                if not _is_locked(error):
                     raise
                 busy = 1
             finally:
@@ -299,6 +299,23 @@ def _durable(connection: Any, record: object) -> None:
     connection.commit()
 
 
+def _is_locked(error: sqlite3.OperationalError) -> bool:
+    return getattr(error, "sqlite_errorcode", 0) & 0xFF in (5, 6)  # busy, locked
+
+
+def _execute_when_unlocked(connection: Any, statement: str) -> None:
+    """Execute a statement for which SQLite does not wait by itself, as for a change to WAL mode."""
+    until = time.monotonic() + WAIT_S
+    while True:
+        try:
+            connection.execute(statement)
+            return
+        except sqlite3.OperationalError as error:
+            if not _is_locked(error) or not time.monotonic() < until:
+                raise
+        time.sleep(0.01)
+
+
 def _sqlite(url: str) -> Engine:
     path = str(make_url(url).database)
     engine = create_engine(url, connect_args={"timeout": WAIT_S, "check_same_thread": False})
@@ -318,7 +335,7 @@ def _sqlite(url: str) -> Engine:
             "secure_delete = ON",
             "journal_size_limit = 4194304",
         ):
-            connection.execute(f"PRAGMA {pragma}")
+            _execute_when_unlocked(connection, f"PRAGMA {pragma}")
 
     def begin(connection: Connection) -> None:
         writing = connection.get_execution_options().get("writing", False)
