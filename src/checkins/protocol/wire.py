@@ -136,9 +136,9 @@ class Budget(TypedDict):
 class Spent(TypedDict):
     """An upper bound on the epsilon of the slots closed so far.
 
-    Epsilon is computed for some numbers of slots only. This is the epsilon of the smallest of them
-    that is at least the number of closed slots. For averaged updates it assumes the number of
-    reports that the campaign declares, until the run is over.
+    Epsilon is computed only for certain numbers of slots. The number of closed slots is rounded up
+    to the next of them. For averaged updates, until the run is over, epsilon is computed for the
+    number of reports that the campaign declares.
     """
 
     epsilon: Annotated[float | None, "Rounded up; null if none is proved"]

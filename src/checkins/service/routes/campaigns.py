@@ -151,9 +151,9 @@ async def ledger(request: Request) -> Response:
 )
 @also_head
 async def head(request: Request) -> Response:
-    """The hash of line `entries` was the head of the ledger when the ledger had so many lines. A
-    device compares it with the head that it recorded then. If they differ, the service was rolled
-    back."""
+    """The response contains the hash of line number `entries`. This hash was the head of the ledger
+    when the ledger had exactly `entries` lines. A device compares it with the head that it recorded
+    then. If they differ, the service was rolled back."""
     live_run, runner = await live_run_of(request), runner_of(request)
     entries = integer_of(request, "entries")
     head = await client_requests.ledger_head(runner, live_run, entries=entries)
