@@ -141,7 +141,7 @@ def discretise_up(ratio: SlotRatio, rounding: Rounding) -> GridDistribution:
 
 
 def discretise_down(ratio: AttainedRatio, rounding: Rounding) -> GridDistribution:
-    """Return a distribution below ``ratio``, in which each grid cell is merged into its mean."""
+    """Return a distribution below ``ratio`` in convex order: merge each grid cell into its mean."""
     grid = _first_grid(ratio, rounding)
     edges = grid.edges() + grid.origin
     edges = edges[edges > ratio.floor]

@@ -164,7 +164,10 @@ class ThreePoint:
 
 
 def dominating(local_epsilon: float) -> ThreePoint:
-    """Return a distribution above those of all eps0-DP randomizers. No randomizer attains it."""
+    """Return a distribution that is above those of all eps0-DP randomizers in convex order.
+
+    No randomizer attains it.
+    """
     b = math.exp(local_epsilon)
     return ThreePoint(1.0 / (1.0 + b), (b, 1.0), (0.0, 0.0), (1.0, b))
 
