@@ -76,9 +76,12 @@ def serving(
         running.refused[reason] += 1
 
     protocol = limited_protocol(
-        limits, trusted_proxies=trusted_proxies, opened=running.opened.append, refused=refused
+        limits,
+        trusted_proxies=trusted_proxies,
+        on_connection_count=running.opened.append,
+        on_refusal=refused,
     )
-    before = RequestLimits(app, limits=limits, limit_for=lambda _: 10_000, refused=refused)
+    before = RequestLimits(app, limits=limits, limit_for=lambda _: 10_000, on_refusal=refused)
     listening = socket.create_server(("127.0.0.1", 0), backlog=512)
     running.port = listening.getsockname()[1]
     settings = {**logs.UVICORN, "lifespan": "off", "http": protocol, "ws": "none", **config}

@@ -103,7 +103,7 @@ def create_app(
         limits=settings.limits,
         limit_for=partial(_body_limit, runner),
         trusted_proxies=settings.trusted_proxies,
-        refused=runner.metrics.refused,
+        on_refusal=runner.metrics.refused,
     )
     app.add_middleware(RequestMetrics, metrics=runner.metrics)
     return app

@@ -48,8 +48,8 @@ class Coordinator(GracefulServer):
                 http=limited_protocol(
                     settings.limits,
                     trusted_proxies=settings.trusted_proxies,
-                    opened=self.runner.metrics.connections,
-                    refused=self.runner.metrics.refused,
+                    on_connection_count=self.runner.metrics.connections,
+                    on_refusal=self.runner.metrics.refused,
                 ),
                 loop="uvloop",
                 ws="none",

@@ -44,7 +44,7 @@ class RequestLimits:
 
     ``limit_for`` returns the size limit of a request's body, in bytes. X-Forwarded-For is accepted
     only from ``trusted_proxies`` (addresses or networks), so uvicorn must run with
-    ``proxy_headers=False``. ``refused`` is called with the slug of each refusal.
+    ``proxy_headers=False``. ``on_refusal`` is called with the slug of each refusal.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class RequestLimits:
         limits: Limits,
         limit_for: Callable[[Scope], int],
         trusted_proxies: Iterable[str] = (),
-        refused: Callable[[str], object] | None = None,
+        on_refusal: Callable[[str], object] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.app = app
@@ -62,7 +62,7 @@ class RequestLimits:
         self.body_s = limits.body_s
         self.rates = RequestRates(per_s=limits.requests_per_s, burst=limits.burst, clock=clock)
         self.proxies = Proxies(trusted_proxies)
-        self.refused = refused or (lambda slug: None)
+        self.on_refusal = on_refusal or (lambda slug: None)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -101,7 +101,7 @@ class RequestLimits:
                     raise
             problem = None if response.finished else body.problem
         if problem is not None:
-            self.refused(problem.slug)
+            self.on_refusal(problem.slug)
             if response.started:
                 # Part of the response is sent. Closing the connection shows that it is incomplete.
                 raise logs.mark_logged(ConnectionAbortedError(problem.slug))

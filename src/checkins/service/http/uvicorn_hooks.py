@@ -39,7 +39,9 @@ from checkins.service.settings import Limits
 HTTP_VERSIONS = ("1.0", "1.1")
 _HEAD, _LENGTH = b"HTTP/1.", b"\r\ncontent-length: "
 _MIN_RATE = 1024  # bytes per second that a client must read
-_FRAMING = 9  # size of a chunk with one byte of body, its framing included
+_BYTES_PER_BODY_BYTE = 9
+"""Received bytes that are not counted against the limit of a head for each byte of a body: the byte
+itself, and the framing of a chunk of one byte."""
 
 
 class JoiningTransport:
@@ -93,18 +95,18 @@ def limited_protocol(
     limits: Limits,
     *,
     trusted_proxies: Iterable[str] = (),
-    opened: Callable[[int], object] | None = None,
-    refused: Callable[[str], object] | None = None,
+    on_connection_count: Callable[[int], object] | None = None,
+    on_refusal: Callable[[str], object] | None = None,
 ) -> type[HttpToolsProtocol]:
     """Return uvicorn's HTTP protocol with these limits.
 
-    The limit per address does not apply to ``trusted_proxies``. ``opened`` is called with the
-    number of open connections each time it changes. ``refused`` is called with the reason of each
-    refusal: too-many-connections, slow-head, long-head, slow-reader or not-http.
+    The limit per address does not apply to ``trusted_proxies``. ``on_connection_count`` is
+    called with the number of open connections each time it changes. ``on_refusal`` is called with
+    the reason of each refusal: too-many-connections, slow-head, long-head, slow-reader or not-http.
     """
     counts = ConnectionCounts(limits, Proxies(trusted_proxies))
-    report_open = opened or (lambda number: None)
-    report_refused = refused or (lambda reason: None)
+    report_open = on_connection_count or (lambda number: None)
+    report_refused = on_refusal or (lambda reason: None)
 
     class LimitedProtocol(HttpToolsProtocol):
         """One connection."""
@@ -115,10 +117,10 @@ def limited_protocol(
             self.in_head = False
             self.any_received = False
             self.head_too_long = False
-            self.idle_bytes = 0  # bytes since the last head that belong to no body
+            self.non_body_bytes = 0  # since the last head, without bodies and their framing
             self.cycles: deque[RequestResponseCycle] = deque()  # requests being answered
             self.head_timer: asyncio.TimerHandle | None = None
-            self.answer_timer: asyncio.TimerHandle | None = None
+            self.slow_reader_timer: asyncio.TimerHandle | None = None
 
         def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
             peer = transport.get_extra_info("peername")
@@ -136,7 +138,7 @@ def limited_protocol(
 
         def connection_lost(self, exc: Exception | None) -> None:
             self.head_timer = _cancelled(self.head_timer)
-            self.answer_timer = _cancelled(self.answer_timer)
+            self.slow_reader_timer = _cancelled(self.slow_reader_timer)
             if self.address is not None:
                 counts.release(self.address)
                 self.address = None
@@ -154,19 +156,20 @@ def limited_protocol(
             start = 0
             while start < len(data):
                 # Parse at most as many bytes as a head may still have.
-                room = limits.head_bytes - self.idle_bytes
+                room = limits.head_bytes - self.non_body_bytes
                 if room <= 0:
                     self._refuse_head()
                     return
                 piece = data[start : start + room]
                 start += len(piece)
-                self.idle_bytes += len(piece)
+                self.non_body_bytes += len(piece)
                 super().data_received(piece)
                 if self.transport.is_closing():
                     return
             if self.head_timer is None and (self.in_head or not self._answering()):
-                # These bytes may begin no head, or belong to a body that nobody reads any more. The
-                # timer is needed even then, because uvicorn has stopped its keep-alive timer.
+                # These bytes may not begin a head, or may be the rest of a body whose response is
+                # already sent. The timer is needed even then, because uvicorn has stopped its
+                # keep-alive timer.
                 self._start_head_timer()
 
         def on_message_begin(self) -> None:
@@ -179,11 +182,11 @@ def limited_protocol(
 
         def on_headers_complete(self) -> None:
             self.in_head = False
-            self.idle_bytes = 0
+            self.non_body_bytes = 0
             self.head_timer = _cancelled(self.head_timer)
             if self.parser.get_http_version() not in HTTP_VERSIONS:
                 raise HttpParserError("a version of HTTP that is not spoken here")
-            # ``idle_bytes`` misses the bytes of a head that came in one piece with another request.
+            # ``non_body_bytes`` does not count a head that arrived together with another request.
             length = len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers)
             if length > limits.head_bytes:
                 self.head_too_long = True
@@ -198,7 +201,7 @@ def limited_protocol(
             super().on_response_complete()
 
         def on_body(self, body: bytes) -> None:
-            self.idle_bytes = max(0, self.idle_bytes - _FRAMING * len(body))
+            self.non_body_bytes = max(0, self.non_body_bytes - _BYTES_PER_BODY_BYTE * len(body))
             super().on_body(body)
 
         def send_400_response(self, msg: str) -> None:
@@ -210,18 +213,18 @@ def limited_protocol(
 
         def pause_writing(self) -> None:
             super().pause_writing()
-            if self.answer_timer is None:
+            if self.slow_reader_timer is None:
                 self._watch_reading()
 
         def resume_writing(self) -> None:
-            self.answer_timer = _cancelled(self.answer_timer)
+            self.slow_reader_timer = _cancelled(self.slow_reader_timer)
             super().resume_writing()
 
         def _should_upgrade_to_ws(self) -> bool:
             return False
 
         def _unsupported_upgrade_warning(self) -> None:
-            """Do nothing, because uvicorn would write a log line for a single request."""
+            """Do nothing. uvicorn would log each such request, so a client could fill the log."""
 
         def _answering(self) -> bool:
             return self.cycle is not None and not self.cycle.response_complete
@@ -237,7 +240,7 @@ def limited_protocol(
             self.head_timer = None
             if self.transport.is_closing():
                 return
-            if self._answering():  # a pipelined head: this server may have paused reading
+            if self._answering():  # the head may be incomplete because this server paused reading
                 self._start_head_timer()
                 return
             report_refused("slow-head")
@@ -248,14 +251,16 @@ def limited_protocol(
 
         def _watch_reading(self) -> None:
             unread = self.transport.get_write_buffer_size()
-            self.answer_timer = self.loop.call_later(limits.answer_s, self._check_reading, unread)
+            self.slow_reader_timer = self.loop.call_later(
+                limits.answer_s, self._check_reading, unread
+            )
 
         def _check_reading(self, unread_before: int) -> None:
             read = unread_before - self.transport.get_write_buffer_size()
             if read >= _MIN_RATE * limits.answer_s:
                 self._watch_reading()
                 return
-            self.answer_timer = None
+            self.slow_reader_timer = None
             report_refused("slow-reader")
             self.transport.abort()
 
@@ -271,7 +276,7 @@ def limited_protocol(
 
 
 def _cancelled(timer: asyncio.TimerHandle | None) -> asyncio.TimerHandle | None:
-    """Cancel a timer, if there is one, and return None, the new value of its attribute."""
+    """Cancel a timer if there is one. Return None, to be assigned to the timer's attribute."""
     if timer is not None:
         timer.cancel()
     return None
