@@ -408,7 +408,7 @@ def test_a_service_that_does_not_show_its_ledger_gets_no_check_in() -> None:
     world.service.override = lambda method, path, *_: (
         problem(404, "unknown-path") if "/ledger/heads/" in path else None
     )
-    with pytest.raises(ServiceFailed, match="does not show"):
+    with pytest.raises(ServiceFailed, match="cannot show"):
         world.live()
     assert world.service.check_ins == {}
 

@@ -31,7 +31,7 @@ async def looked(it: Living, kept: SavedState) -> SavedState:
     )
     driver = AsyncDriver(it.http, MemoryStore(), steady=it.clock, sleep=no_sleep)
     view = await driver.drive(client.fetch_view(kept))
-    return client.with_position(kept, view)
+    return client.with_rollback_evidence(kept, view)
 
 
 @pytest.mark.parametrize("again", [False, True], ids=["went on", "set back"])

@@ -148,7 +148,7 @@ def next_run_flow(service: ServiceClient) -> Flow[str | None]:
     """Wait for the run after this one and return its id; None after the last run."""
     polls = 0
     while True:
-        view = yield from service.fetch_view(SavedState(service.campaign))
+        view = yield from service.fetch_view(SavedState(service.run_id))
         if view.next is not None or view.run == view.campaign.repeats:
             return view.next
         end = view.timetable.ends(view.timetable.slots)
@@ -167,8 +167,8 @@ def withdrawal_flow(service: ServiceClient, stored: bytes | None, *, key: str | 
     enrolment was interrupted first gets its token. A device that never enrolled only records that
     it has left. The device erases its own state after the service has responded.
     """
-    campaign = service.campaign
-    state = SavedState(campaign) if stored is None else SavedState.from_bytes(stored)
+    run_id = service.run_id
+    state = SavedState(run_id) if stored is None else SavedState.from_bytes(stored)
     if state.ended is not None:
         return False
     if state.key is None:  # the device has not enrolled, and will not enrol
@@ -181,9 +181,9 @@ def withdrawal_flow(service: ServiceClient, stored: bytes | None, *, key: str | 
     def withdrawn(response: Response) -> bool | None:
         return response.status == 204 or response.problem in NO_TOKEN_PROBLEMS or None
 
-    yield from service.retry_until(withdraw_request(campaign, token=token), withdrawn)
+    yield from service.retry_until(withdraw_request(run_id, token=token), withdrawn)
     yield Save(state.over(WITHDRAWN).to_bytes())
-    yield LogEvent({"event": "withdrawn", "campaign": campaign})
+    yield LogEvent({"event": "withdrawn", "campaign": run_id})
     return True
 
 

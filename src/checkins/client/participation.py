@@ -143,7 +143,10 @@ class Participation:
 
     def _fetch_view(self) -> Flow[None]:
         self._view = yield from self._service.fetch_view(self._saved)
-        before, self._saved = self._saved, self._service.with_position(self._saved, self._view)
+        before, self._saved = (
+            self._saved,
+            self._service.with_rollback_evidence(self._saved, self._view),
+        )
         if self._saved.key is not None and self._saved != before:
             yield Save(self._saved.to_bytes())
 
@@ -222,7 +225,7 @@ class Participation:
         if view is None:
             return False
         self._view = view
-        self._saved = self._service.with_position(self._saved, view)
+        self._saved = self._service.with_rollback_evidence(self._saved, view)
         yield Save(self._saved.to_bytes())
         return view.over
 
@@ -238,7 +241,7 @@ class Participation:
         response = yield from self._in_slot(slot, ledger_head_request, saved.entries)
         if isinstance(response, Event):
             return response
-        match self._service.continues(response, saved):
+        match self._service.contains_saved_line(response, saved):
             case True:
                 return None
             case False:

@@ -35,9 +35,9 @@ LISTING_BYTES = 16 * 2**20
 """Largest list of campaigns in bytes. Each run takes about three hundred bytes."""
 
 
-def view_request(campaign: str) -> Request:
+def view_request(run_id: str) -> Request:
     """Build the request for a run's view, which is the same for all devices."""
-    path = wire.RUN_PATH.format(run=campaign)
+    path = wire.RUN_PATH.format(run=run_id)
     return Request(RequestKind.VIEW, "GET", path, RESPONSE_TIMEOUT_S, max_bytes=VIEW_BYTES)
 
 
@@ -49,62 +49,63 @@ def listing_request() -> Request:
 
 
 def ledger_head_request(
-    campaign: str, entries: int, *, timeout_s: float = RESPONSE_TIMEOUT_S
+    run_id: str, entries: int, *, timeout_s: float = RESPONSE_TIMEOUT_S
 ) -> Request:
     """Build the request for the head of the ledger when it had ``entries`` lines."""
-    path = wire.LEDGER_HEAD_PATH.format(run=campaign, entries=entries)
+    path = wire.LEDGER_HEAD_PATH.format(run=run_id, entries=entries)
     return Request(RequestKind.LEDGER, "GET", path, timeout_s)
 
 
-def enrol_request(campaign: str, *, idempotency: str, key: str | None) -> Request:
+def enrol_request(run_id: str, *, idempotency: str, key: str | None) -> Request:
     """Build the request for a token. A retry with the same ``idempotency`` gets the same token.
 
     ``key`` is the enrolment secret, or None if the service requires none.
     """
     headers = {"Idempotency-Key": idempotency} | ({} if key is None else wire.bearer(key))
-    path = wire.ENROLMENTS_PATH.format(run=campaign)
+    path = wire.ENROLMENTS_PATH.format(run=run_id)
     return Request(RequestKind.ENROL, "POST", path, RESPONSE_TIMEOUT_S, headers)
 
 
-def withdraw_request(campaign: str, *, token: str) -> Request:
+def withdraw_request(run_id: str, *, token: str) -> Request:
     """Build the request that invalidates a token and erases its check-in and report."""
-    path = wire.ENROLMENTS_PATH.format(run=campaign)
+    path = wire.ENROLMENTS_PATH.format(run=run_id)
     return Request(RequestKind.WITHDRAW, "DELETE", path, RESPONSE_TIMEOUT_S, wire.bearer(token))
 
 
-def check_in_request(campaign: str, slot: int, *, token: str, timeout_s: float) -> Request:
+def check_in_request(run_id: str, slot: int, *, token: str, timeout_s: float) -> Request:
     """Build the request to check in. A retry gets the same receipt."""
-    path = wire.CHECK_INS_PATH.format(run=campaign, slot=slot)
+    path = wire.CHECK_INS_PATH.format(run=run_id, slot=slot)
     return Request(RequestKind.CHECK_IN, "POST", path, timeout_s, wire.bearer(token))
 
 
-def outcome_request(campaign: str, receipt: str, *, wait_s: int, timeout_s: float) -> Request:
+def outcome_request(run_id: str, receipt: str, *, wait_s: int, timeout_s: float) -> Request:
     """Build the long poll for the outcome. The service responds after at most ``wait_s``."""
-    path = wire.OUTCOME_PATH.format(run=campaign, receipt=receipt)
+    path = wire.OUTCOME_PATH.format(run=run_id, receipt=receipt)
     return Request(RequestKind.OUTCOME, "GET", f"{path}?wait={wait_s}", wait_s + timeout_s)
 
 
 def model_request(
-    campaign: str, slot: int, *, receipt: str, max_bytes: int, timeout_s: float
+    run_id: str, slot: int, *, receipt: str, max_bytes: int, timeout_s: float
 ) -> Request:
     """Build the request for the model that a chosen device trains in its slot."""
-    path = wire.MODEL_PATH.format(run=campaign, slot=slot)
+    path = wire.MODEL_PATH.format(run=run_id, slot=slot)
     headers = wire.bearer(receipt)
     return Request(RequestKind.MODEL, "GET", path, timeout_s, headers, max_bytes=max_bytes)
 
 
 def report_request(
-    campaign: str, slot: int, *, receipt: str, report: bytes, timeout_s: float
+    run_id: str, slot: int, *, receipt: str, report: bytes, timeout_s: float
 ) -> Request:
     """Build the request that uploads a report. A retry sends the same bytes."""
-    path = wire.REPORT_PATH.format(run=campaign, slot=slot)
+    path = wire.REPORT_PATH.format(run=run_id, slot=slot)
     headers = wire.bearer(receipt) | {"Content-Type": wire.BYTES}
     return Request(RequestKind.REPORT, "PUT", path, timeout_s, headers, report)
 
 
 FIRST_BACKOFF_S, MAX_BACKOFF_S = 0.25, 15.0
 ROLLBACK_CHECKS = 5
-"""A rollback is reported after this many views, because one worker may lag behind another."""
+"""Number of views in a row that must show a rollback before it is reported. A single one may come
+from a worker of the service that lags behind another."""
 NOTHING_SENT = "this device neither checks in nor reports"
 Found = TypeVar("Found")
 _SECRET = re.compile(r"[\w.~+/=-]{1,512}", re.ASCII)
@@ -120,7 +121,7 @@ class ServiceClient:
     """Sends the requests of one device, with retries, and estimates the server's clock."""
 
     url: str
-    campaign: str
+    run_id: str
     patience_s: float
     _: KW_ONLY
     steady: Callable[[], float] = steady_s
@@ -143,9 +144,11 @@ class ServiceClient:
         """Fetch the view, with retries; raise ServiceFailed if the service was rolled back."""
         for _ in range(ROLLBACK_CHECKS):
             view = yield from self.retry_until(
-                view_request(self.campaign), lambda response: self._read(response, saved)
+                view_request(self.run_id), lambda response: self._read(response, saved)
             )
-            if not _rolled_back(view, saved) and (yield from self._ledger_continues(view, saved)):
+            if not _rolled_back(view, saved) and (
+                yield from self._ledger_contains_saved_line(view, saved)
+            ):
                 return view
             yield SleepUntil(self.steady() + 1.0)
         raise ServiceFailed(
@@ -155,36 +158,42 @@ class ServiceClient:
             f" {view.epoch}, with {view.entries:,} entries; {NOTHING_SENT}",
         )
 
-    def _ledger_continues(self, view: CampaignView, saved: SavedState) -> Flow[bool]:
-        """Return True if the ledger contains the recorded line, False if the ledger is shorter.
+    def _ledger_contains_saved_line(self, view: CampaignView, saved: SavedState) -> Flow[bool]:
+        """Return True if the ledger still contains the last line that the device saved.
 
-        Raises ServiceFailed if the line differs.
+        Return False if the ledger is now shorter. Raises ServiceFailed if the line differs.
         """
-        if self._view_continues(view, saved):
+        if self._view_shows_saved_line(view, saved):
             return True
-        head = ledger_head_request(self.campaign, saved.entries)
-        return (yield from self.retry_until(head, lambda found: self.continues(found, saved)))
+        head = ledger_head_request(self.run_id, saved.entries)
+        return (
+            yield from self.retry_until(head, lambda found: self.contains_saved_line(found, saved))
+        )
 
-    def _view_continues(self, view: CampaignView, saved: SavedState) -> bool:
-        """Return True if the view suffices to see that the ledger contains the recorded line."""
+    def _view_shows_saved_line(self, view: CampaignView, saved: SavedState) -> bool:
+        """Return True if the view alone shows that the ledger contains the line that was saved.
+
+        This is so if no line was saved, or if the view has the same number of entries. Raises
+        ServiceFailed if it has another hash.
+        """
         if saved.head is not None and view.entries == saved.entries:
             self._check_head(view.head, saved)
         return saved.head is None or view.entries == saved.entries
 
-    def continues(self, response: Response, saved: SavedState) -> bool | None:
-        """Return True if the ledger contains the recorded line, False if the ledger is shorter.
+    def contains_saved_line(self, response: Response, saved: SavedState) -> bool | None:
+        """Return True if the ledger still contains the last line that the device saved.
 
-        ``response`` is the response to ``ledger_head_request``. Returns None if it says neither.
-        Raises ServiceFailed if the line differs, because a worker that lags behind cannot cause
-        that.
+        ``response`` is the response to ``ledger_head_request``. Return False if the ledger is now
+        shorter, and None if the response says neither. Raises ServiceFailed if the line differs,
+        because a worker that lags behind cannot cause that.
         """
         if response.problem == "unknown-entry":
             return False
         if response.problem == "unknown-path":
             raise ServiceFailed(
                 self.url,
-                "does not show the head of its ledger at earlier entries: update the coordinator;"
-                f" {NOTHING_SENT}",
+                "cannot show earlier hashes of its ledger, so a rollback cannot be excluded: update"
+                f" the coordinator; {NOTHING_SENT}",
             )
         place = response.read(wire.LedgerPlace, 200)
         if place is None or place["entries"] != saved.entries or not isinstance(place["head"], str):
@@ -202,19 +211,19 @@ class ServiceClient:
 
     def try_fetch_view(self, saved: SavedState) -> Flow[CampaignView | None]:
         """Fetch the view without retries; None if the service does not respond correctly."""
-        response: Response | NoResponse = yield view_request(self.campaign)
+        response: Response | NoResponse = yield view_request(self.run_id)
         view = self._read(response, saved) if isinstance(response, Response) else None
         if view is None:
             return None
         if _rolled_back(view, saved):
             return (yield from self.fetch_view(saved))
-        if self._view_continues(view, saved):
+        if self._view_shows_saved_line(view, saved):
             return view
-        head: Response | NoResponse = yield ledger_head_request(self.campaign, saved.entries)
-        continues = self.continues(head, saved) if isinstance(head, Response) else None
-        if continues is False:
+        head: Response | NoResponse = yield ledger_head_request(self.run_id, saved.entries)
+        contains = self.contains_saved_line(head, saved) if isinstance(head, Response) else None
+        if contains is False:
             return (yield from self.fetch_view(saved))
-        return view if continues else None
+        return view if contains else None
 
     def _read(self, response: Response, saved: SavedState) -> CampaignView | None:
         if response.status != 200:
@@ -223,15 +232,15 @@ class ServiceClient:
             view = view_from(response.body)
         except MalformedView:
             return None
-        if view.id != self.campaign:
-            raise CampaignRefused("campaign", view.id, f"must be {self.campaign}")
+        if view.id != self.run_id:
+            raise CampaignRefused("campaign", view.id, f"must be {self.run_id}")
         if saved.seal is not None and view.seal != saved.seal:
             raise CampaignRefused("seal", view.seal, f"must be {saved.seal}, as it was before")
         found = ServerClock.read(view.server_time_s, sent=response.sent, received=response.received)
         self._clock = found if self._clock is None else self._clock.better(found)
         return view
 
-    def with_position(self, saved: SavedState, view: CampaignView) -> SavedState:
+    def with_rollback_evidence(self, saved: SavedState, view: CampaignView) -> SavedState:
         """Return the state with the seal, epoch, closed slots and ledger head of the view.
 
         The device compares them with later views to detect a rollback.
@@ -246,7 +255,7 @@ class ServiceClient:
             found = response.read(wire.Token, 200, 201)
             return found and safe_secret(found["token"])
 
-        request = enrol_request(self.campaign, idempotency=idempotency, key=key)
+        request = enrol_request(self.run_id, idempotency=idempotency, key=key)
         return (yield from self.retry_until(request, token))
 
     def retry_until(
@@ -282,7 +291,7 @@ class ServiceClient:
                 given = "given" if "Authorization" in request.headers else None
                 return CampaignRefused("key", given, f"no valid enrolment key: {response.detail}")
             case "unknown-campaign" | "over":
-                return CampaignRefused("campaign", self.campaign, response.detail)
+                return CampaignRefused("campaign", self.run_id, response.detail)
         return ServiceFailed(self.url, f"refused to {request.kind}: {response.detail}")
 
     def reset_backoff(self) -> None:
