@@ -61,7 +61,7 @@ def refusal(lines: list[bytes], **options: object) -> str:
 )
 def test_a_ledger_that_was_kept_is_accepted(run: Campaign) -> None:
     book = Book().run(run).close()
-    found = verify(book.lines, head=book.ledger.head, closed=True)
+    found = verify(book.lines, head=book.ledger.head, require_closed=True)
     assert found.ledger == book.ledger
     assert found.notes == ()
     assert found.within_budget
@@ -202,8 +202,9 @@ def test_a_cut_at_the_end_of_a_line_is_an_open_ledger_and_refused_with_a_head() 
             "status": "open",
         }
         assert "lines were cut off or added" in refusal(WHOLE[:count], head=head)
-        assert f"is open: {count - 1} of 4 slots, not closed" in refusal(WHOLE[:count], closed=True)
-    assert verify(WHOLE, head=head, closed=True).ledger.head == head
+        still_open = f"is still open ({count - 1} of 4 slots closed)"
+        assert still_open in refusal(WHOLE[:count], require_closed=True)
+    assert verify(WHOLE, head=head, require_closed=True).ledger.head == head
 
 
 def test_a_torn_last_line_is_never_accepted() -> None:
@@ -268,10 +269,10 @@ def test_a_stated_epsilon_above_the_price_holds_and_is_noted() -> None:
     found = stating(2.0, checkins="0.0.9")
     assert found.certificate.epsilon < 1.0
     assert found.notes == (
-        "line 6 states epsilon = 2.0 by checkins 0.0.9, which is true;"
-        f" the recomputed epsilon is smaller, {found.certificate.epsilon!r}",
+        "line 6 states epsilon = 2.0 by checkins 0.0.9, which is a valid upper bound, but the"
+        f" recomputed epsilon is smaller: {found.certificate.epsilon!r}",
     )
-    assert "states epsilon = 2.0, which is true" in stating(2.0).notes[0]
+    assert "states epsilon = 2.0, which is a valid upper bound" in stating(2.0).notes[0]
 
 
 TIGHT = campaign(slots=40, epsilon=0.9, local_epsilon=2.0)

@@ -44,7 +44,7 @@ class Verification:
 
     @property
     def budget(self) -> float:
-        """The largest allepsilon epsilon, as the latest campaign states it."""
+        """The largest allowed epsilon, as the latest campaign states it."""
         return self.ledger.runs[-1].campaign.budget.epsilon
 
     @property
@@ -99,14 +99,14 @@ def verify(
     lines: Iterable[bytes],
     *,
     head: str | None = None,
-    closed: bool = False,
+    require_closed: bool = False,
     path: str = "ledger.jsonl",
 ) -> Verification:
     """Recompute a ledger from its lines. Raise InvalidLedger at the first invalid line.
 
     ``lines`` include their newlines, and are read one at a time. ``head`` is the expected hash of
-    the last line. If it is None, any hash is accepted. If ``closed`` is True, a ledger whose last
-    campaign is still open is refused. ``path`` appears in error messages.
+    the last line. If it is None, any hash is accepted. If ``require_closed`` is True, a ledger
+    whose last campaign is still open is refused. ``path`` appears in error messages.
     """
     state = _State()
     number = 0
@@ -132,8 +132,10 @@ def verify(
             " lines were cut off or added, or this is another chain",
             place=path,
         )
-    if closed and ledger.running is not None:
-        raise InvalidLedger(f"is {_progress(ledger.running)}, not closed", place=path)
+    if require_closed and ledger.running is not None:
+        raise InvalidLedger(
+            f"{_still_open(ledger.running)}, but a closed ledger is required", place=path
+        )
     return Verification(ledger, certificate, (*state.notes, *_early_stop_notes(ledger)))
 
 
@@ -143,8 +145,8 @@ class _State:
     def __init__(self) -> None:
         self.ledger = Ledger()
         self.notes: list[str] = []
-        self._counted: CountedRuns = ()
-        self._latest: tuple[PartialRun, CountedRuns, Filter | None] | None = None
+        self._earlier_runs: CountedRuns = ()
+        self._last_closed_run: tuple[PartialRun, CountedRuns, Filter | None] | None = None
         self._opened_at = 0
         self._update: ModelUpdate | None = None
         self._learner: Learner | None = None
@@ -182,7 +184,8 @@ class _State:
     def _velocity(self, before: Sequence[Run], run: Run, entry: Opened) -> Model | None:
         """Return the initial velocity of the optimizer. None means zero.
 
-        A run that repeats the last campaign from its final model continues with its velocity.
+        A run that repeats the previous campaign and starts from that campaign's final model also
+        starts with that campaign's final velocity.
         """
         if self._learner is None or not before or before[-1].campaign != run.campaign:
             return None
@@ -194,7 +197,7 @@ class _State:
         if run is None or update is None or learner is None:
             raise InvalidLedger("no campaign is open here")
         if entry.slot > run.campaign.warm_up:
-            with np.errstate(all="ignore"):  # a model that diverged was released nevertheless
+            with np.errstate(all="ignore"):  # a diverged model may overflow, and was released
                 learner = update.apply(learner, entry.numbers(), entry.contributors)
         if hash_model(learner.model) != entry.model_hash:
             raise InvalidLedger(
@@ -206,10 +209,10 @@ class _State:
         if run is None:
             raise InvalidLedger("no campaign is open here")
         self._check_budget(run)
-        counted = spending.counted_run(run, self._counted)
-        epsilon = spending.epsilon_with_earlier(counted, self._counted, run.filter)
-        self._latest = counted, self._counted, run.filter
-        self._counted = spending.append_run(self._counted, counted)
+        counted = spending.counted_run(run, self._earlier_runs)
+        epsilon = spending.epsilon_with_earlier(counted, self._earlier_runs, run.filter)
+        self._last_closed_run = counted, self._earlier_runs, run.filter
+        self._earlier_runs = spending.append_run(self._earlier_runs, counted)
         stated = float(entry.certificate["epsilon"])
         if not stated >= epsilon * (1.0 - TOLERANCE):
             raise InvalidLedger(
@@ -217,12 +220,12 @@ class _State:
             )
         if stated > epsilon * (1.0 + TOLERANCE):
             self.notes.append(
-                f"line {number} states epsilon = {stated!r}{_version_of(entry)}, which is true;"
-                f" the recomputed epsilon is smaller, {epsilon!r}"
+                f"line {number} states epsilon = {stated!r}{_version_of(entry)}, which is a valid"
+                f" upper bound, but the recomputed epsilon is smaller: {epsilon!r}"
             )
 
     def _check_budget(self, run: Run) -> None:
-        last = spending.last_slot_within_budget(run, self._counted)
+        last = spending.last_slot_within_budget(run, self._earlier_runs)
         if last is not None:
             raise _OverBudget(
                 f"slot {last + 1} was released although the budget, epsilon ="
@@ -238,8 +241,12 @@ class _State:
             if run is not None:
                 self._check_budget(run)
                 closed = spending.closed_slots(run)
-                return spending.certify_with_earlier(closed, self._counted, run.filter)
-            return None if self._latest is None else spending.certify_with_earlier(*self._latest)
+                return spending.certify_with_earlier(closed, self._earlier_runs, run.filter)
+            return (
+                None
+                if self._last_closed_run is None
+                else spending.certify_with_earlier(*self._last_closed_run)
+            )
 
 
 @contextmanager
@@ -266,20 +273,22 @@ def _version_of(entry: Closed) -> str:
 
 
 def _early_stop_notes(ledger: Ledger) -> Iterator[str]:
-    """Yield a note if the certificate does not cover a decision to stop that uses the releases."""
+    """Yield a note if the certificate holds only if the stop does not depend on the releases."""
     last = ledger.runs[-1]
     if ledger.running is not None:
         yield (
-            f"the last campaign is {_progress(last)}. This epsilon holds only if that number of"
-            " slots was fixed beforehand. If the campaign is closed early, every slot that its"
-            " budget allows counts"
+            f"{_still_open(last)}. This epsilon holds only if that number of slots was fixed"
+            " beforehand. If the campaign is closed early, its epsilon is computed for all slots"
+            " that its budget allows, not only for the closed ones"
         )
     elif last.number < last.campaign.repeats:
         yield (
-            f"run {last.number} of {last.campaign.repeats:,} is the last run here. If the releases"
-            " are the reason that no run follows, the runs that could have follepsilon count too"
+            f"run {last.number} of {last.campaign.repeats:,} is the last run here. If no run"
+            " follows because of what was released, this epsilon is too small: it must be computed"
+            " as if all further runs that the budget allows had been made"
         )
 
 
-def _progress(run: Run) -> str:
-    return f"open: {run.slots_closed:,} of {run.campaign.design.slots:,} slots"
+def _still_open(run: Run) -> str:
+    slots = f"{run.slots_closed:,} of {run.campaign.design.slots:,} slots"
+    return f"the last campaign is still open ({slots} closed)"
