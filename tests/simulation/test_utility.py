@@ -15,7 +15,7 @@ from checkins.protocol.model_update import ModelUpdate
 from checkins.simulation import excess_risk as utility
 from checkins.simulation import utility_sweep
 from checkins.simulation.excess_risk import Measured, Scheme, Trial, check_ins, learned, measure
-from checkins.simulation.utility_sweep import Ladder, sweep
+from checkins.simulation.utility_sweep import SlotSeries, sweep
 from checkins.tasks.data.synthetic import Loss, Problem
 
 SIGMAS = 6.2
@@ -153,24 +153,26 @@ def test_at_a_kink_the_last_risk_is_half_the_step_times_the_second_moment_of_rep
 def test_the_risk_of_a_kink_falls_as_one_by_the_root_of_the_slots(scheme: Scheme) -> None:
     """Fails with probability below 1e-9: 6.2 standard errors, and 0.04 for what the ball bends."""
     problem = Problem(Loss.ABSOLUTE, 2, 2.0, 1)
-    rungs = tuple(
+    measurements = tuple(
         measure(Trial(problem, scheme, slots, 2 * slots, 0.35), runs=300, seed=slots)
         for slots in (64, 128, 512, 2048)
     )
-    ladder = Ladder(rungs)
-    assert ladder.slope_error < 0.03
-    assert abs(ladder.slope + 0.5) < SIGMAS * ladder.slope_error + 0.04
-    assert -0.5 < ladder.bound_slope < -0.3
+    series = SlotSeries(measurements)
+    assert series.slope_error < 0.03
+    assert abs(series.slope + 0.5) < SIGMAS * series.slope_error + 0.04
+    assert -0.5 < series.bound_slope < -0.3
 
 
 def test_a_slope_is_that_of_a_straight_line() -> None:
-    rungs = tuple(
+    measurements = tuple(
         Measured(trial(Loss.ABSOLUTE, Scheme.FIXED, slots=m, clients=4 * m), 50, risk, 0.1 * risk)
         for m, risk in ((10, 9.0), (40, 3.0 * 40**-0.7), (160, 3.0 * 160**-0.7))
     )
-    assert Ladder(rungs).slope == pytest.approx(-0.7)
+    assert SlotSeries(measurements).slope == pytest.approx(-0.7)
     # Two points of relative error e have the slope's error e√2/log(4).
-    assert Ladder(rungs).slope_error == pytest.approx(0.1 * math.sqrt(2.0) / math.log(4.0))
+    assert SlotSeries(measurements).slope_error == pytest.approx(
+        0.1 * math.sqrt(2.0) / math.log(4.0)
+    )
 
 
 @pytest.fixture(scope="module")
@@ -196,7 +198,12 @@ def test_the_sweep_tries_every_loss_and_scheme(swept: utility_sweep.UtilitySweep
         for scheme in Scheme
         if scheme is not Scheme.SMOOTH or loss in SMOOTH_LOSSES
     }
-    assert {one.trial.slots for ladder in swept.ladders for one in ladder.rungs} == {4, 16, 64, 256}
+    assert {one.trial.slots for series in swept.slot_series for one in series.measurements} == {
+        4,
+        16,
+        64,
+        256,
+    }
     assert len({one.risk for _, one in swept.measured}) == len(swept.measured)
 
 

@@ -1,9 +1,9 @@
 """Test the utility theorems by measuring the excess risk of simulated campaigns.
 
-There are three groups of trials. A *ladder* measures one loss and scheme at m, 4m, 16m and 64m
-slots, with one or four clients per slot. A *variation* changes one parameter. A *comparison* runs
-the fixed window and the averaged protocol on equally many clients, either with the same noise or
-with the same epsilon. The latter uses the asymptotic orders of the paper.
+There are three groups of trials. A *slot series* measures one loss and scheme at m, 4m, 16m and
+64m slots, with one or four clients per slot. A *variation* changes one parameter. A *comparison*
+runs the fixed window and the averaged protocol on equally many clients, either with the same noise
+or with the same epsilon. The latter uses the asymptotic orders of the paper.
 
 The paper compares the protocols at equal epsilon. The fixed window takes p₀ = m/n and
 σ ~ p₀/(ε√m). The averaged protocol takes p₀ = 1 and σ ~ 1/(ε√m), so its noise is n/m times as
@@ -31,9 +31,9 @@ from checkins.tasks.data.synthetic import Loss, Problem
 
 FEWEST_SLOTS = 256
 STEPS = (64, 16, 4, 1)
-"""A ladder has one rung for each divisor: the largest number of slots divided by it."""
+"""Divisors of the largest number of slots. A slot series has one measurement for each of them."""
 PER_SLOT = (1, 4)
-"""Numbers of clients per slot on the ladders."""
+"""Numbers of clients per slot in the slot series."""
 DIMENSION, DIAMETER, NOISE = 2, 2.0, 0.5
 """Dimension and diameter of the problems. ``NOISE`` is √(pσ²)/L, the typical norm of a report's
 noise divided by the largest norm of a gradient."""
@@ -43,21 +43,21 @@ OnFraction = Callable[[float], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Ladder:
+class SlotSeries:
     """Measurements of one loss and scheme at one n/m, with growing m."""
 
-    rungs: tuple[Measured, ...]
+    measurements: tuple[Measured, ...]
 
     @property
     def top(self) -> Measured:
-        return self.rungs[-1]
+        return self.measurements[-1]
 
     @property
     def slope(self) -> float:
         """Slope of log risk against log m, fitted with inverse-variance weights.
 
-        The first rung is left out because, with few slots, the projection onto the ball determines
-        the risk rather than the noise.
+        The first measurement is left out because, with few slots, the projection onto the ball
+        determines the risk rather than the noise.
         """
         x, y, weights = self._logs()
         return float(np.sum(weights * x * y) / np.sum(weights * x * x))
@@ -70,18 +70,18 @@ class Ladder:
 
     @property
     def bound_slope(self) -> float:
-        """Slope of the bound from the second rung to the last.
+        """Slope of the bound from the second measurement to the last.
 
         It is above −1/2, because log m/√m falls more slowly than 1/√m.
         """
-        low, high = self.rungs[1].trial, self.top.trial
+        low, high = self.measurements[1].trial, self.top.trial
         return math.log(high.bound / low.bound) / math.log(high.slots / low.slots)
 
     def _logs(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        rungs = self.rungs[1:]
-        x = np.log([rung.trial.slots for rung in rungs])
-        y = np.log([rung.risk for rung in rungs])
-        weights = np.array([(rung.risk / rung.error) ** 2 for rung in rungs])
+        used = self.measurements[1:]
+        x = np.log([one.trial.slots for one in used])
+        y = np.log([one.risk for one in used])
+        weights = np.array([(one.risk / one.error) ** 2 for one in used])
         return x - np.average(x, weights=weights), y, weights
 
 
@@ -121,7 +121,7 @@ class UtilitySweep:
 
     slots: int
     runs: int
-    ladders: tuple[Ladder, ...]
+    slot_series: tuple[SlotSeries, ...]
     variations: tuple[tuple[str, Measured], ...]
     comparisons: tuple[Comparison, ...]
 
@@ -129,7 +129,7 @@ class UtilitySweep:
     def measured(self) -> tuple[tuple[str, Measured], ...]:
         """All measured trials, each with the name of its group."""
         return (
-            *(("ladder", rung) for ladder in self.ladders for rung in ladder.rungs),
+            *(("ladder", one) for series in self.slot_series for one in series.measurements),
             *self.variations,
             *(
                 (f"same {pair.same}", one)
@@ -164,10 +164,10 @@ def sweep(
     validate.count(most=MOST_SLOTS, slots=slots)
     if not slots >= FEWEST_SLOTS:
         raise InvalidValue("slots", slots, f"must be at least {FEWEST_SLOTS}")
-    ladders, variations = list(_ladders(slots)), list(_variations(slots))
+    slot_series, variations = list(_slot_series(slots)), list(_variations(slots))
     comparisons = list(_comparisons(slots))
     trials = [
-        *(trial for ladder in ladders for trial in ladder),
+        *(trial for series in slot_series for trial in series),
         *(trial for _, trial in variations),
         *(trial for _, fixed, averaged, _ in comparisons for trial in (fixed, averaged)),
     ]
@@ -181,7 +181,7 @@ def sweep(
     return UtilitySweep(
         slots,
         runs,
-        tuple(Ladder(tuple(next(order) for _ in ladder)) for ladder in ladders),
+        tuple(SlotSeries(tuple(next(order) for _ in series)) for series in slot_series),
         tuple((what, next(order)) for what, _ in variations),
         tuple(Comparison(same, next(order), next(order), r) for same, _, _, r in comparisons),
     )
@@ -203,7 +203,7 @@ def _trial(
     return Trial(problem, scheme, slots, per_slot * slots, noise_std, p0)
 
 
-def _ladders(slots: int) -> Iterator[tuple[Trial, ...]]:
+def _slot_series(slots: int) -> Iterator[tuple[Trial, ...]]:
     for loss in Loss:
         for scheme in _schemes(loss):
             for per_slot in PER_SLOT:

@@ -14,7 +14,7 @@ from checkins import formatting
 from checkins.cli.terminal import listed, plain_table
 from checkins.cli.views.paper import BLUE, GREEN, GREY, ORANGE, PURPLE, new_figure, save, style_axes
 from checkins.simulation.excess_risk import CONFIDENCE, Measured, Scheme
-from checkins.simulation.utility_sweep import Comparison, Ladder, UtilitySweep
+from checkins.simulation.utility_sweep import Comparison, SlotSeries, UtilitySweep
 from checkins.tasks.data.synthetic import Loss
 
 if TYPE_CHECKING:
@@ -31,13 +31,13 @@ TITLE = {
 
 def utility_parts(found: UtilitySweep) -> list[RenderableType]:
     """Return the table of measured risks, the table of fixed and averaged, and the verdict."""
-    second = found.ladders[0].rungs[1].trial.slots
+    second = found.slot_series[0].measurements[1].trial.slots
     return [
         (
             f"Excess risk after m = {found.slots:,} slots with n clients and the step sizes of the"
             f" theorems, mean of {found.runs:,} campaigns."
         ),
-        _ladder_table(found.ladders),
+        _slot_series_table(found.slot_series),
         Text(
             f"at most: upper end of the {CONFIDENCE:.1%} confidence interval of the mean risk"
             " (Student's t). bound: proved bound on the expected risk. *: vacuous, because even the"
@@ -68,12 +68,12 @@ def utility_parts(found: UtilitySweep) -> list[RenderableType]:
     ]
 
 
-def _ladder_table(ladders: tuple[Ladder, ...]) -> RenderableType:
+def _slot_series_table(slot_series: tuple[SlotSeries, ...]) -> RenderableType:
     columns = ("n/m", "risk", "at most", "bound", "share", "slope")
     table = plain_table("loss", "protocol", *columns, right=columns)
     before = ""
-    for ladder in ladders:
-        top, trial = ladder.top, ladder.top.trial
+    for series in slot_series:
+        top, trial = series.top, series.top.trial
         loss = str(trial.problem.loss_kind)
         table.add_row(
             loss if loss != before else "",
@@ -83,7 +83,7 @@ def _ladder_table(ladders: tuple[Ladder, ...]) -> RenderableType:
             formatting.up(top.upper, 2),
             formatting.up(trial.bound, 3) + ("*" if trial.bound > trial.worst else " "),
             formatting.up(top.share, 2),
-            f"{ladder.slope:.2f}±{2.0 * ladder.slope_error:.2f}",
+            f"{series.slope:.2f}±{2.0 * series.slope_error:.2f}",
         )
         before = loss
     return table
@@ -148,7 +148,7 @@ def draw_utility(found: UtilitySweep, path: Path) -> None:
     grid = figure.subplots(2, 2)
     panels = (grid[0][0], grid[0][1], grid[1][0])
     for axes, scheme in zip(panels, Scheme, strict=True):
-        chosen = [ladder for ladder in found.ladders if ladder.top.trial.scheme is scheme]
+        chosen = [series for series in found.slot_series if series.top.trial.scheme is scheme]
         _panel(axes, scheme, chosen)
     low = min(axes.get_ylim()[0] for axes in panels) / 4.0  # room for the legend
     high = max(axes.get_ylim()[1] for axes in panels)
@@ -158,15 +158,15 @@ def draw_utility(found: UtilitySweep, path: Path) -> None:
     save(figure, path)
 
 
-def _panel(axes: Axes, scheme: Scheme, ladders: Sequence[Ladder]) -> None:
+def _panel(axes: Axes, scheme: Scheme, slot_series: Sequence[SlotSeries]) -> None:
     style_axes(axes, TITLE[scheme])
-    rates = sorted({_per_slot(ladder) for ladder in ladders})
-    for ladder in ladders:
-        many = _per_slot(ladder) == rates[-1]
-        slots = [rung.trial.slots for rung in ladder.rungs]
-        risks = [rung.risk / _unit(rung) for rung in ladder.rungs]
-        reach = [(rung.upper - rung.risk) / _unit(rung) for rung in ladder.rungs]
-        loss = ladder.top.trial.problem.loss_kind
+    rates = sorted({_per_slot(series) for series in slot_series})
+    for series in slot_series:
+        many = _per_slot(series) == rates[-1]
+        slots = [one.trial.slots for one in series.measurements]
+        risks = [one.risk / _unit(one) for one in series.measurements]
+        reach = [(one.upper - one.risk) / _unit(one) for one in series.measurements]
+        loss = series.top.trial.problem.loss_kind
         axes.errorbar(
             slots,
             risks,
@@ -178,18 +178,20 @@ def _panel(axes: Axes, scheme: Scheme, ladders: Sequence[Ladder]) -> None:
             linestyle="-" if many else "--",
             linewidth=1.3,
             capsize=2,
-            label=f"{loss}, n = {_times(_per_slot(ladder))}m: slope {ladder.slope:.2f}",
+            label=f"{loss}, n = {_times(_per_slot(series))}m: slope {series.slope:.2f}",
         )
     for rate, style in zip(rates, ("--", "-"), strict=True):
-        same = [ladder for ladder in ladders if _per_slot(ladder) == rate]
+        same = [series for series in slot_series if _per_slot(series) == rate]
         # Draw the largest bound. The bounds of the losses differ only in the smooth scheme, by β.
-        top = max(same, key=lambda ladder: ladder.top.trial.bound / _unit(ladder.top))
-        slots = [rung.trial.slots for rung in top.rungs]
-        bounds = [rung.trial.bound / _unit(rung) for rung in top.rungs]
+        top = max(same, key=lambda series: series.top.trial.bound / _unit(series.top))
+        slots = [one.trial.slots for one in top.measurements]
+        bounds = [one.trial.bound / _unit(one) for one in top.measurements]
         label = f"proved, n = {_times(rate)}m"
         axes.plot(slots, bounds, style, color="black", linewidth=1.8, label=label)
     first, last = slots[0], slots[-1]
-    start = 0.35 * min(ladder.rungs[0].trial.bound / _unit(ladder.rungs[0]) for ladder in ladders)
+    start = 0.35 * min(
+        series.measurements[0].trial.bound / _unit(series.measurements[0]) for series in slot_series
+    )
     axes.plot(
         [first, last],
         [start, start * (first / last) ** 0.5],
@@ -255,8 +257,8 @@ def _comparison_label(pair: Comparison) -> str:
     return f"same {same}, {loss}\nn = {rate}m, pσ² = {_times(noise_share(pair.averaged))}L²"
 
 
-def _per_slot(ladder: Ladder) -> float:
-    return ladder.top.trial.clients / ladder.top.trial.slots
+def _per_slot(series: SlotSeries) -> float:
+    return series.top.trial.clients / series.top.trial.slots
 
 
 def _times(rate: float) -> str:
