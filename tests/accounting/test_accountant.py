@@ -609,7 +609,7 @@ def test_what_is_spent_grows_with_the_slots_that_are_over(
     whole = price(what, adjacency)
     spent = [
         price(what.after(k), adjacency).epsilon
-        for k in (1, what.choices // 3, what.choices - 1, what.slots)
+        for k in (1, what.drawable_slots // 3, what.drawable_slots - 1, what.slots)
     ]
     assert spent[-1] == whole.epsilon
     assert all(one <= other * ROUNDING for one, other in itertools.pairwise(spent))

@@ -64,13 +64,13 @@ def refused(make: Callable[[], object], name: str, value: object) -> None:
 
 @given(design=strategies.designs())
 def test_every_design_says_among_how_many_slots_a_client_chooses(design: Design) -> None:
-    assert 1 <= design.choices <= design.slots
-    assert (design.choices < design.slots) <= (design.protocol is Protocol.SLIDING)
+    assert 1 <= design.drawable_slots <= design.slots
+    assert (design.drawable_slots < design.slots) <= (design.protocol is Protocol.SLIDING)
 
 
 @given(design=strategies.designs())
 def test_a_design_hands_its_own_numbers_to_the_accountant(design: Design) -> None:
-    campaign, slots = campaign_of(design), design.choices
+    campaign, slots = campaign_of(design), design.drawable_slots
     if isinstance(campaign, PureCampaign) and design.protocol is Protocol.AVERAGED:
         assert design.population is not None
         slots = design.population.fewest
@@ -103,7 +103,7 @@ def test_noise_at_the_server_without_a_cap_displaces_no_client() -> None:
 
 
 def test_integers_of_numpy_are_integers() -> None:
-    assert Design(**{**FIXED, "slots": np.int64(7)}).choices == 7  # type: ignore[arg-type]
+    assert Design(**{**FIXED, "slots": np.int64(7)}).drawable_slots == 7  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("participation", [0, 0.0, 1, 1.0])

@@ -26,7 +26,7 @@ from checkins.accounting.exact import campaign_divergence
 from checkins.accounting.exact.dominating_pair import DominatingPair
 from checkins.accounting.exact.grid_distribution import Rounding, Side
 from checkins.accounting.filters import (
-    BEFOREHAND,
+    FIXED_BEFOREHAND,
     ORDERS,
     SLACK_SHARE,
     Block,
@@ -337,11 +337,11 @@ def test_a_certificate_says_that_a_filter_was_used_and_which() -> None:
     assert line.startswith("3 campaigns in 2 blocks")
     assert "after earlier releases" in line
     assert "(gaussian)" in line
-    assert not [line for line in found.assumptions if line.endswith(BEFOREHAND)]
+    assert not [line for line in found.assumptions if line.endswith(FIXED_BEFOREHAND)]
     proved = [other.method for other in found.alternatives if other.proves]
     assert proved == ["filter-gaussian"]
     (fixed,) = (other for other in found.alternatives if other.method == "exact")
-    assert fixed.note == f"with {BEFOREHAND}"
+    assert fixed.note == f"with {FIXED_BEFOREHAND}"
     assert found.epsilon_lower <= fixed.epsilon <= found.epsilon
 
 
@@ -372,10 +372,10 @@ def test_what_holds_against_the_server_says_that_no_filter_holds_it() -> None:
     one, other = Block((local(1.0, 100),)), Block((local(0.5, 50),))
     both = certify_adaptive([one, other], GAUSSIAN, delta=DELTA, adjacency=ADD_REMOVE)
     assert both.against_server is not None
-    assert both.against_server.note.endswith(f"; with {BEFOREHAND}")
+    assert both.against_server.note.endswith(f"; with {FIXED_BEFOREHAND}")
     alone = certify_adaptive([one], GAUSSIAN, delta=DELTA, adjacency=ADD_REMOVE)
     assert alone.against_server is not None
-    assert BEFOREHAND not in alone.against_server.note
+    assert FIXED_BEFOREHAND not in alone.against_server.note
 
 
 def test_averaged_gaussian_reports_are_charged_as_if_their_slot_were_known() -> None:

@@ -146,7 +146,7 @@ def machine_sums(
 
     here = bool(draws.arrival.here[run])
     place = int(draws.arrival.slot[run])
-    pick = place if here else parameters.choices - 1  # beyond the end, or the coin says no
+    pick = place if here else parameters.drawable_slots - 1  # beyond the end, or the coin says no
     dice = Given(here, pick, int(draws.order[run]), lambda slot, k: noise(slot), noise)
     others = {
         f"o{slot}-{k}": Participant(1.0, FixedWindow((slot,)))
@@ -216,7 +216,7 @@ def check_outcomes(
             at = (slot - 1 - warm) * (parameters.capacity or 1) + k + taken
             return one_hot[usual[at]] if 0 <= at < reports else one_hot[0]
 
-        pick = place if here else parameters.choices - 1
+        pick = place if here else parameters.drawable_slots - 1
         dice = Given(here, pick, 0, dummy, lambda slot: 0.0)
         rehearsal = rehearsed(campaign, dice, train, others, canary=present, dimension=kinds)
         seen.append(totals_of_all(rehearsal, campaign, parameters).sum(axis=0))
@@ -287,7 +287,7 @@ def test_the_ratio_of_sums_is_that_of_the_densities() -> None:
     """Against the densities of all sums, mixed over coin, slot and choice, written out."""
     from scipy.stats import norm
 
-    parameters = RunParameters(slots=3, choices=3, participation=0.6, capacity=2, repeats=1)
+    parameters = RunParameters(slots=3, drawable_slots=3, participation=0.6, capacity=2, repeats=1)
     loads, deviation = SlotLoads(np.array([[2, 1, 0]]), -1.0), 0.8
     sums = np.random.default_rng(1).normal(size=(5, 3))
     base = np.array([-2.0, -1.0, 0.0])

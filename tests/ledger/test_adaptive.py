@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from checkins.accounting import Adjacency
-from checkins.accounting.filters import BEFOREHAND, Block, Filter, filtered_epsilon
+from checkins.accounting.filters import FIXED_BEFOREHAND, Block, Filter, filtered_epsilon
 from checkins.campaign.partial_runs import PartialRun
 from checkins.campaign.spending import Spending, certify_runs
 from checkins.ledger.chain import Ledger
@@ -39,7 +39,7 @@ def test_one_campaign_costs_what_it_did_without_a_filter() -> None:
     fixed = certify_runs([PartialRun.whole(FIRST)])
     assert found.certificate.epsilon == fixed.epsilon
     assert found.certificate.assumptions == fixed.assumptions
-    assert found.rule == BEFOREHAND
+    assert found.rule == FIXED_BEFOREHAND
 
 
 def test_another_campaign_is_charged_by_the_filter_and_the_certificate_says_so() -> None:
@@ -60,7 +60,7 @@ def test_another_campaign_is_charged_by_the_filter_and_the_certificate_says_so()
     said = " ".join(found.certificate.assumptions)
     assert f"within a filter ({rule}) fixed before the first release" in said
     assert "the guarantee is the population's budget, epsilon = 3" in said
-    assert BEFOREHAND not in said
+    assert FIXED_BEFOREHAND not in said
     assert found.notes == ()
 
 
@@ -175,8 +175,8 @@ def test_a_ledger_from_before_filters_verifies_at_its_price_with_a_note() -> Non
     assert not any(b'"filter":' in line for line in book.lines)
     found = verify(book.lines)
     assert found.certificate.epsilon == certify_runs(earlier_of(book.ledger)).epsilon
-    assert found.rule == BEFOREHAND
-    assert any(line.endswith(BEFOREHAND) for line in found.certificate.assumptions)
+    assert found.rule == FIXED_BEFOREHAND
+    assert any(line.endswith(FIXED_BEFOREHAND) for line in found.certificate.assumptions)
     (note,) = found.notes
     assert "names no filter" in note
     assert "the true epsilon may be larger" in note

@@ -133,7 +133,7 @@ def _displaced(design: Design, curious: int) -> float:
     """Return c p0/(m (K+1)), at least the probability that the client displaces a curious one."""
     if not chooses(design):
         return 0.0
-    return curious * design.participation / (design.choices * ((design.capacity or 1) + 1))
+    return curious * design.participation / (design.drawable_slots * ((design.capacity or 1) + 1))
 
 
 def chooses(design: Design) -> bool:
@@ -152,7 +152,7 @@ def _curious_per_slot(design: Design, curious: int, *, most: float) -> tuple[int
     at_server = isinstance(randomizer, GaussianNoise) and randomizer.at is NoiseAt.SERVER
     if at_server or design.protocol is Protocol.AVERAGED:
         return 0, 0.0  # the reports of other clients in the slot are not needed to hide a report
-    slots, probability = design.choices, design.participation / design.choices
+    slots, probability = design.drawable_slots, design.participation / design.drawable_slots
     places = (design.capacity or 1) - 1
 
     def probability_of_more(met: int) -> float:

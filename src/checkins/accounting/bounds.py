@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from checkins.accounting.certificate import Alternative
-from checkins.accounting.composition import Composition, composed_kinds
+from checkins.accounting.composition import Composition, epsilon_of_mixed_kinds
 from checkins.accounting.design import (
     MOST_LOCAL_EPSILON,
     Adjacency,
@@ -263,7 +263,9 @@ class HeterogeneousClients:
         """Bound one campaign by its worst kind, and several by composing the largest divergence."""
         if self.campaigns == 1:
             return [self._worst_kind(delta)]
-        upper = composed_kinds(self.designs, self.adjacency, campaigns=self.campaigns, delta=delta)
+        upper = epsilon_of_mixed_kinds(
+            self.designs, self.adjacency, campaigns=self.campaigns, delta=delta
+        )
         lower = self.lower_epsilon(delta, at_most=upper)
         note = "composed from the largest divergence of all kinds of clients"
         return [Bound("exact", Interval(lower, upper), note)]
@@ -344,7 +346,7 @@ def _local(design: Design, randomizer: LocalRandomizer, *, delta: float) -> floa
             clients = design.population.fewest if design.population else 1
             return statements.averaged_total(clients=clients, slots=design.slots, **local)
         theorem = (
-            statements.sliding_window(window=design.choices)
+            statements.sliding_window(window=design.drawable_slots)
             if design.protocol is Protocol.SLIDING
             else statements.fixed_window(slots=design.slots, participation=design.participation)
         )

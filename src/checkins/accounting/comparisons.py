@@ -48,9 +48,9 @@ def poisson(design: Design, *, campaigns: int, delta: float) -> Alternative:
     >>> round(poisson(design, campaigns=1, delta=1e-6).epsilon, 2)
     3.47
     """
-    rate = design.participation / design.choices
+    rate = design.participation / design.drawable_slots
     step = replace(campaign_divergence.uncapped(design), slots=1, window=None, participation=rate)
-    steps = design.choices * campaigns
+    steps = design.drawable_slots * campaigns
     rounding = Rounding.near(delta, side=Side.UP, cells=_CELLS, runs=steps)
     above = campaign_divergence.pair(step, Adjacency.ADD_REMOVE, rounding, delta=delta).repeat(
         steps, rounding
@@ -67,7 +67,7 @@ def _shuffling_bounds(
 
     n is the smallest declared population, or the number of slots if none is declared.
     """
-    clients = design.choices if design.population is None else design.population.fewest
+    clients = design.drawable_slots if design.population is None else design.population.fewest
     best = shuffled(randomizer.local_epsilon, clients=clients, delta=delta)
     note = f"a trusted shuffler mixes one report from each of {clients:,} clients"
     yield Alternative("shuffling-best", best, note, proves=False)

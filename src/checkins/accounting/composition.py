@@ -2,9 +2,10 @@
 
 Each campaign has fresh randomness, and all parameters are fixed beforehand. A *curve* is delta as a
 function of epsilon. For replace-one there are two upper bounds, and the smaller delta is used. The
-first composes the curves of the single campaigns. The second, the triangle bound, goes from one
-value of the data to the absent client and from there to the other value:
-delta(e1 + e2) <= delta_remove(e1) + exp(e1) delta_add(e2). It composes add/remove pairs.
+first composes the curves of the single campaigns. The second, the triangle bound, treats a
+replacement as a removal followed by an addition:
+delta(e1 + e2) <= delta_remove(e1) + exp(e1) delta_add(e2). Its delta_remove and delta_add are those
+of the composed dominating pair for add/remove.
 
 Theorem:     docs/theory/windows-and-capacity.md, "Several campaigns".
 Rounding:    pairs are rounded up for upper bounds and down for lower bounds.
@@ -26,17 +27,17 @@ from checkins.errors import NotCovered
 
 SPLITS = (0.5, 0.46, 0.54, 0.4, 0.6)
 """Shares e1/(e1 + e2) that the triangle bound tries."""
-Delta = Callable[[float], float]
+DeltaOfEpsilon = Callable[[float], float]
 """An upper bound on delta as a function of epsilon."""
 
 
 @dataclass(frozen=True, slots=True)
 class Composition:
-    """The exact accountant for a sequence of ``designs`` that runs ``campaigns`` times."""
+    """The exact accountant for a sequence of ``designs`` that runs ``repeats`` times."""
 
     designs: tuple[Design, ...]
     adjacency: Adjacency
-    campaigns: int
+    repeats: int
 
     def epsilon(self, delta: float) -> Interval:
         """Return a lower and an upper bound on epsilon."""
@@ -67,7 +68,7 @@ class Composition:
             return None
         return uncapped.upper_epsilon(delta - overflow)
 
-    def curve(self, delta: float, cells: int = CELLS) -> Delta:
+    def curve(self, delta: float, cells: int = CELLS) -> DeltaOfEpsilon:
         """Return an upper bound on delta as a function of epsilon, accurate down to ``delta``."""
         plain = self._curve(delta, cells)
         uncapped, overflow = self._without_overflow()
@@ -76,22 +77,23 @@ class Composition:
         without = uncapped._curve(delta, cells)
         return lambda epsilon: min(plain(epsilon), without(epsilon) + overflow)
 
-    def triangle_curve(self, delta: float, cells: int) -> Delta:
+    def triangle_curve(self, delta: float, cells: int) -> DeltaOfEpsilon:
         """Return a bound like ``curve``, but for replace-one use the triangle bound only.
 
         This is many times faster and only a little looser. The population is not used, and averaged
         updates are not covered.
         """
-        both = self._pair(Adjacency.ADD_REMOVE, delta, Side.UP, cells)
+        add_remove_pair = self._pair(Adjacency.ADD_REMOVE, delta, Side.UP, cells)
         if self.adjacency is Adjacency.ADD_REMOVE:
-            return worse_direction(both)
-        return triangle_bound(both)
+            return worse_direction(add_remove_pair)
+        return triangle_bound(add_remove_pair)
 
     def _without_overflow(self) -> tuple[Composition | None, float]:
         """Return the campaigns without capacities, and the probability that any slot overflows.
 
-        Without a capacity no client is displaced. Return None in place of the campaigns if no
-        design has Gaussian noise, a capacity and a declared population.
+        Without a capacity, a client that checks in never displaces another client. Return None in
+        place of the campaigns if no design has Gaussian noise, a capacity and a declared
+        population.
         """
         known = [campaign_divergence.overflow_probability_of(design) for design in self.designs]
         if all(probability is None for probability in known):
@@ -100,29 +102,29 @@ class Composition:
             design if probability is None else campaign_divergence.uncapped(design)
             for design, probability in zip(self.designs, known, strict=True)
         )
-        overflow = self.campaigns * math.fsum(probability or 0.0 for probability in known)
+        overflow = self.repeats * math.fsum(probability or 0.0 for probability in known)
         return replace(self, designs=uncapped), overflow
 
-    def _curve(self, delta: float, cells: int = CELLS) -> Delta:
-        def pair(between: Adjacency) -> DominatingPair:
-            return self._pair(between, delta, Side.UP, cells)
+    def _curve(self, delta: float, cells: int = CELLS) -> DeltaOfEpsilon:
+        def pair(relation: Adjacency) -> DominatingPair:
+            return self._pair(relation, delta, Side.UP, cells)
 
-        return _delta_between(pair, self.adjacency, self.designs)
+        return _upper_delta_curve(pair, self.adjacency, self.designs)
 
     def _pair(
         self, adjacency: Adjacency, delta: float, side: Side, cells: int = CELLS
     ) -> DominatingPair:
-        runs = len(self.designs) * self.campaigns
+        runs = len(self.designs) * self.repeats
         rounding = Rounding.near(delta, side=side, cells=cells, runs=runs)
         known = {
             one: campaign_divergence.pair(one, adjacency, rounding, delta=delta)
             for one in dict.fromkeys(self.designs)
         }
         once = reduce(lambda a, b: a.compose(b, rounding), (known[one] for one in self.designs))
-        return once.repeat(self.campaigns, rounding)
+        return once.repeat(self.repeats, rounding)
 
 
-def composed_kinds(
+def epsilon_of_mixed_kinds(
     kinds: Sequence[Design], adjacency: Adjacency, *, campaigns: int, delta: float
 ) -> float:
     """Return the epsilon of several campaigns in which a client may be of any of ``kinds``.
@@ -135,38 +137,43 @@ def composed_kinds(
     """
     rounding = Rounding.near(delta, side=Side.UP, runs=campaigns)
 
-    def pair(between: Adjacency) -> DominatingPair:
-        known = [campaign_divergence.pair(kind, between, rounding, delta=delta) for kind in kinds]
+    def pair(relation: Adjacency) -> DominatingPair:
+        known = [campaign_divergence.pair(kind, relation, rounding, delta=delta) for kind in kinds]
         return envelope(known).repeat(campaigns, rounding)
 
-    upper = _delta_between(pair, adjacency, kinds)
+    upper = _upper_delta_curve(pair, adjacency, kinds)
     return crossing(upper, delta, guess=1.0, precision=1e-9).upper
 
 
-def worse_direction(both: DominatingPair) -> Delta:
-    """Return the larger delta of the two directions. ``both`` must be rounded up."""
-    return lambda epsilon: max(both.remove(epsilon), both.add(epsilon)) * (1 + ROUND_OFF)
+def worse_direction(add_remove_pair: DominatingPair) -> DeltaOfEpsilon:
+    """Return the larger delta of the two directions. ``add_remove_pair`` must be rounded up."""
+    return lambda epsilon: (
+        max(add_remove_pair.remove(epsilon), add_remove_pair.add(epsilon)) * (1 + ROUND_OFF)
+    )
 
 
-def triangle_bound(both: DominatingPair) -> Delta:
+def triangle_bound(add_remove_pair: DominatingPair) -> DeltaOfEpsilon:
     """Return the triangle bound on delta between two values of one client's data."""
 
     def delta(epsilon: float) -> float:
         sums = []
         for part in SPLITS:
             removing, adding = part * epsilon, (1.0 - part) * epsilon
-            sums.append(both.remove(removing) + math.exp(removing) * both.add(adding))
+            sums.append(
+                add_remove_pair.remove(removing) + math.exp(removing) * add_remove_pair.add(adding)
+            )
         return min(1.0, min(sums) * (1 + ROUND_OFF))
 
     return delta
 
 
-def _delta_between(
+def _upper_delta_curve(
     pair: Callable[[Adjacency], DominatingPair], adjacency: Adjacency, designs: Sequence[Design]
-) -> Delta:
-    """Return delta of the composed pair.
+) -> DeltaOfEpsilon:
+    """Return an upper bound on delta as a function of epsilon.
 
-    For replace-one, return the smaller of the two bounds of this module.
+    ``pair`` returns the composed dominating pair of a neighbour relation. For replace-one, the
+    bound is the smaller of the two bounds of this module.
     """
     if adjacency is Adjacency.ADD_REMOVE:
         return worse_direction(pair(adjacency))
@@ -180,6 +187,9 @@ def _delta_between(
     return lambda epsilon: min(composed(epsilon), triangle(epsilon))
 
 
-def _delta_of_curve_pair(curve: DominatingPair) -> Delta:
-    """Return delta of a pair built from a replace-one curve, which bounds both directions."""
+def _delta_of_curve_pair(curve: DominatingPair) -> DeltaOfEpsilon:
+    """Return delta of a dominating pair that was built from a replace-one curve.
+
+    Such a curve bounds both directions, so one direction of the pair is enough.
+    """
     return lambda epsilon: curve.remove(epsilon) * (1 + ROUND_OFF)

@@ -207,7 +207,7 @@ class Design:
             )
 
     @property
-    def choices(self) -> int:
+    def drawable_slots(self) -> int:
         """The number of slots from which a client draws its slot: the window, or all slots."""
         return self.slots if self.window is None else self.window
 
@@ -220,10 +220,10 @@ class Design:
         validate.count(most=self.slots, slots=slots)
         if self.protocol is Protocol.AVERAGED:
             return self
-        drawn = min(slots, self.choices)
+        drawn = min(slots, self.drawable_slots)
         return replace(
             self,
             slots=slots,
             window=None if self.window is None else drawn,
-            participation=self.participation * drawn / self.choices,
+            participation=self.participation * drawn / self.drawable_slots,
         )

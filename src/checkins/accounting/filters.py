@@ -7,7 +7,8 @@ charge. The filter refuses a block if the total charge would exceed the bound. A
 together are (epsilon, delta)-DP, however they were chosen. ``certify_adaptive`` certifies them.
 
 A ``Block`` is declared before any of its campaigns releases anything. It is charged in full, even
-if some of its campaigns never run. Campaigns in one block compose as fixed beforehand.
+if some of its campaigns never run. Within a block, campaigns compose like campaigns whose
+parameters were all fixed beforehand.
 
 The *curve* of a block is an upper bound on its delta as a function of epsilon. Its *slack* is a
 part of delta that the charge may ignore.
@@ -41,7 +42,7 @@ from checkins.accounting.certificate import (
     charged_to_delta,
     versions,
 )
-from checkins.accounting.composition import Composition, Delta
+from checkins.accounting.composition import Composition, DeltaOfEpsilon
 from checkins.accounting.design import MOST_EPSILON, Adjacency, Design, Protocol
 from checkins.accounting.exact import campaign_divergence
 from checkins.accounting.exact.dominating_pair import ROUND_OFF
@@ -58,8 +59,8 @@ VARIATION_SHARE = 0.01
 ORDERS = (2, 3, 4, 6, 8, 10, 12, 16, 20, 24, 32, 40, 48, 64, 96, 128, 256, 512, 1024)
 """Orders of the Renyi filters that ``choose_filter`` compares."""
 MOST_ORDER = 1024
-BEFOREHAND = "parameters fixed beforehand"
-"""The last words of the assumption under which campaigns compose without a filter."""
+FIXED_BEFOREHAND = "parameters fixed beforehand"
+"""The end of the assumption that a filter replaces. ``_assumed`` drops lines that end like this."""
 _MOST_COMPARED = 1000
 """Largest number of campaigns for which the comparison without a filter is computed."""
 _NODES = 512
@@ -70,33 +71,36 @@ _LEAST_SHIFT = 1e-6
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Campaigns that are declared together: the sequence ``designs``, ``campaigns`` times."""
+    """Campaigns that are declared together: the sequence ``designs``, ``repeats`` times."""
 
     designs: tuple[Design, ...]
-    campaigns: int = 1
+    repeats: int = 1
 
     def __post_init__(self) -> None:
         for design in self.designs:
             validate.one_of(Design, design=design)
-        validate.count(most=validate.MOST_CAMPAIGNS, campaigns=self.campaigns)
+        validate.count(most=validate.MOST_CAMPAIGNS, repeats=self.repeats)
         if not self.designs:
             raise InvalidValue("design", self.designs, "must name at least one campaign")
 
     @property
     def runs(self) -> int:
-        return len(self.designs) * self.campaigns
+        return len(self.designs) * self.repeats
 
     @property
-    def participation(self) -> float:
-        """The expected number of times that a client takes part. Epsilon 0 holds at this delta."""
-        return self.campaigns * math.fsum(design.participation for design in self.designs)
+    def expected_participations(self) -> float:
+        """The expected number of times that a client takes part.
+
+        The block is (0, delta)-DP if delta is at least this number.
+        """
+        return self.repeats * math.fsum(design.participation for design in self.designs)
 
 
 @dataclass(frozen=True, slots=True)
 class DeltaCurve:
     """Decreasing upper bounds ``deltas`` at increasing ``epsilons``, from 0.
 
-    The last epsilon is the first at which the bound is at most ``slack``.
+    The last epsilon is the point at which the bound has fallen to ``slack``.
     """
 
     epsilons: FloatArray
@@ -104,7 +108,7 @@ class DeltaCurve:
     slack: float
 
     @classmethod
-    def of(cls, curve: Delta, *, slack: float, nodes: int = _NODES) -> DeltaCurve:
+    def of(cls, curve: DeltaOfEpsilon, *, slack: float, nodes: int = _NODES) -> DeltaCurve:
         """Evaluate ``curve`` from 0 to the epsilon at which it is at most ``slack``.
 
         Raise ``NotCovered`` if there is no such epsilon.
@@ -272,10 +276,10 @@ def choose_filter(first: Block, *, epsilon: float, delta: float, adjacency: Adja
     is valid, so a coarse grid is enough.
     """
     slack, left = slack_of(1, delta=delta), _main_share(delta)
-    if first.participation <= slack:
+    if first.expected_participations <= slack:
         return Filter()
     try:
-        found = _delta_of(first, adjacency, slack=slack, cells=_COARSE_CELLS)
+        found = _curve_of(first, adjacency, slack=slack, cells=_COARSE_CELLS)
         curve = DeltaCurve.of(found, slack=slack, nodes=_COARSE_NODES)
     except NotCovered:
         return Filter()
@@ -299,9 +303,9 @@ def filtered_epsilon(
     """Return the smallest epsilon for which the filter admits these blocks, or infinity if none.
 
     The filter's bound, the slack of its blocks and the total variation each have a fixed share of
-    delta. No part may use what another part leaves over. The total variation is charged at the
-    promised ``budget`` if that is larger than the epsilon, because the promise must hold for every
-    sequence of blocks that could have been chosen.
+    delta. No part may use what another part leaves over. The charge for total variation grows with
+    epsilon. It is computed at the larger of the epsilon and the promised ``budget``, because the
+    promise must hold for every sequence of blocks that could have been chosen.
     """
     charges = [
         charge_of(block, privacy_filter, adjacency, delta=delta, number=number)
@@ -323,22 +327,24 @@ def charge_of(
 ) -> float:
     """Return the charge of the block with this number, or infinity if no curve is proved for it."""
     slack = slack_of(number, delta=delta)
-    if block.participation <= slack:
+    if block.expected_participations <= slack:
         return 0.0
     try:
-        curve = DeltaCurve.of(_delta_of(block, adjacency, slack=slack), slack=slack)
+        curve = DeltaCurve.of(_curve_of(block, adjacency, slack=slack), slack=slack)
     except NotCovered:
         return math.inf
     return privacy_filter.charge(curve)
 
 
-def _delta_of(block: Block, adjacency: Adjacency, *, slack: float, cells: int = CELLS) -> Delta:
+def _curve_of(
+    block: Block, adjacency: Adjacency, *, slack: float, cells: int = CELLS
+) -> DeltaOfEpsilon:
     """Return the curve of the block.
 
     Averaged Gaussian reports are treated as if each client's slot were known.
     """
     try:
-        return Composition(block.designs, adjacency, block.campaigns).curve(slack, cells)
+        return Composition(block.designs, adjacency, block.repeats).curve(slack, cells)
     except NotCovered:
         known = tuple(
             campaign_divergence.with_known_slot(one) if one.protocol is Protocol.AVERAGED else one
@@ -346,7 +352,7 @@ def _delta_of(block: Block, adjacency: Adjacency, *, slack: float, cells: int = 
         )
         if known == block.designs:
             raise
-        return Composition(known, adjacency, block.campaigns).curve(slack, cells)
+        return Composition(known, adjacency, block.repeats).curve(slack, cells)
 
 
 def _main_share(delta: float) -> float:
@@ -388,14 +394,15 @@ def certify_adaptive(
         raise NotCovered(
             "delta",
             delta,
-            f"no epsilon below {MOST_EPSILON:g} is proved at it for campaigns chosen after earlier"
-            f" releases (filter {privacy_filter}); add noise or slots, or run less",
+            f"no epsilon below {MOST_EPSILON:g} is proved at this delta for campaigns chosen after"
+            f" earlier releases (filter {privacy_filter}); add noise or slots, or run fewer"
+            " campaigns",
         )
     fixed = _fixed_beforehand(blocks, delta=delta, adjacency=adjacency, variation=variation)
     note = f"{privacy_filter}; chosen after earlier releases"
     own = Alternative(privacy_filter.method, epsilon, note, proves=True)
     others = [
-        replace(other, note=f"with {BEFOREHAND}", proves=False)
+        replace(other, note=f"with {FIXED_BEFOREHAND}", proves=False)
         for other in (() if fixed is None else fixed.alternatives)
     ]
     return Certificate(
@@ -419,11 +426,11 @@ def certify_adaptive(
 
 def _against_server(blocks: Sequence[Block], delta: float) -> AgainstServer:
     """Compose the reports as if fixed beforehand, because no filter covers the server's view."""
-    runs = [design for block in blocks for design in block.designs * block.campaigns]
+    runs = [design for block in blocks for design in block.designs * block.repeats]
     found = against_server(runs, delta=delta)
     if len(blocks) == 1 or not math.isfinite(found.epsilon):
         return found
-    return replace(found, note=f"{found.note}; with {BEFOREHAND}")
+    return replace(found, note=f"{found.note}; with {FIXED_BEFOREHAND}")
 
 
 def _assumed(
@@ -440,7 +447,7 @@ def _assumed(
         for line in assumptions(
             design, adjacency=adjacency, uses_population=design.capacity is not None
         )
-        if not line.endswith(BEFOREHAND)
+        if not line.endswith(FIXED_BEFOREHAND)
     )
     runs = sum(block.runs for block in blocks)
     of_filter = (
@@ -461,7 +468,7 @@ def _fixed_beforehand(
     times: Counter[Design] = Counter()
     for block in blocks:
         for design in block.designs:
-            times[design] += block.campaigns
+            times[design] += block.repeats
     rounds = math.gcd(*times.values())
     if times.total() // rounds > _MOST_COMPARED:
         return None

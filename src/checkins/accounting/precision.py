@@ -221,12 +221,12 @@ def calibrate_at(
     *,
     campaigns: int = 1,
     guess: float | None = None,
-    slack: float = 0.004,
+    noise_tolerance: float = 0.004,
 ) -> float | None:
     """Return the level that meets the target with the least noise, or None if none does.
 
     The design's own level is ignored. The search starts at ``guess``, or at the estimate if it is
-    None. The noise is at most about 1 + ``slack`` times the least possible noise.
+    None. The noise is at most about 1 + ``noise_tolerance`` times the least possible noise.
     """
 
     question = {**asdict(target), "precision": precision, "campaigns": campaigns}
@@ -241,7 +241,13 @@ def calibrate_at(
         least, most = LEAST_NOISE / per_level * (1 + 1e-9), MOST_NOISE / per_level * (1 - 1e-9)
         start = min(max(start, least), most)
         return just_enough(
-            delta_with, target.delta, start=start, least=least, most=most, slack=slack, slope=slope
+            delta_with,
+            target.delta,
+            start=start,
+            least=least,
+            most=most,
+            tolerance=noise_tolerance,
+            slope=slope,
         )
     inverse = just_enough(
         lambda inverse: delta_with(1.0 / inverse),
@@ -249,7 +255,8 @@ def calibrate_at(
         start=1.0 / min(max(start, _LEAST_LOCAL), _MOST_LOCAL),
         least=1.0 / _MOST_LOCAL,
         most=1.0 / _LEAST_LOCAL,
-        slack=slack / 4.0,  # evaluations are fast, and delta is 0 below some local epsilon
+        tolerance=noise_tolerance
+        / 4.0,  # evaluations are fast, and delta is 0 below some local epsilon
         slope=slope,
     )
     return None if inverse is None else 1.0 / inverse
@@ -291,7 +298,7 @@ def _slope(design: Design, target: Target, campaigns: int) -> float:
 
 def _slot_noise(design: Design, target: Target, campaigns: int) -> float:
     """Estimate the noise of a slot in units of the clip."""
-    slots, participation = design.choices, design.participation
+    slots, participation = design.drawable_slots, design.participation
     if design.protocol is Protocol.AVERAGED:
         slots, participation = 1, 1.0
     shift = _shift(slots, participation, target, campaigns)
@@ -348,7 +355,7 @@ def _tail(x: float) -> float:
 
 
 def _local_epsilon(design: Design, target: Target, campaigns: int) -> float:
-    slots, participation = design.choices, design.participation
+    slots, participation = design.drawable_slots, design.participation
     if design.protocol is Protocol.AVERAGED and design.population is not None:
         slots, participation = design.population.fewest, 1.0
     x = _squared_shift(slots, participation, target, campaigns)

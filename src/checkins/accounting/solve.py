@@ -163,18 +163,18 @@ def just_enough(
     start: float,
     least: float,
     most: float,
-    slack: float,
+    tolerance: float,
     slope: float,
 ) -> float | None:
     """Return an x from ``least`` to ``most`` at which a decreasing probability meets ``target``.
 
-    The result is at most about 1 + ``slack`` times the smallest x that meets the target. Return
+    The result is at most about 1 + ``tolerance`` times the smallest x that meets the target. Return
     None if falls(most) is above the target, or if no x is found. A ``CheckinsError`` counts as
     above the target. ``slope`` is about the rate at which the log odds of the probability decrease
     with log x. Because a grid rounds differently at every x, the tolerance grows with every
     evaluation.
 
-    >>> search = dict(start=1.0, least=1e-3, most=1e6, slack=1e-3, slope=1.0)
+    >>> search = dict(start=1.0, least=1e-3, most=1e6, tolerance=1e-3, slope=1.0)
     >>> round(just_enough(lambda x: 1.0 / (1.0 + x), 0.01, **search), 1)
     99.1
     """
@@ -197,19 +197,19 @@ def just_enough(
         if previous is not None:
             before, at_before = previous
             same_side = same_side + 1 if (y > 0.0) is (at_before > 0.0) else 0
-            if abs(x - before) > 2.0 * slack and max(abs(y), abs(at_before)) < _FAR:
+            if abs(x - before) > 2.0 * tolerance and max(abs(y), abs(at_before)) < _FAR:
                 slope = max((at_before - y) / (x - before), slope / 4.0)
         previous = x, y
         if y > 0.0:
             low, at_low = x, y
         else:
             high, at_high = x, y
-        tolerated = -slack * slope * max(1.0, evaluations - 2.0)
+        tolerated = -tolerance * slope * max(1.0, evaluations - 2.0)
         if tolerated <= y <= 0.0 or (y <= 0.0 and x <= floor):
             return math.exp(x)
         if y > 0.0 and x >= ceiling:
             return None
-        if high - low < slack:
+        if high - low < tolerance:
             return math.exp(high)
         aim, width = tolerated / 2.0, high - low
         if math.isinf(width):  # one side is unknown: follow the slope, and double the step

@@ -216,7 +216,7 @@ class OneRun:
         """
         there = coins | self._replace_one
         coin = generator.random(self.canaries) < run.participation
-        slot = generator.integers(0, run.choices, self.canaries)
+        slot = generator.integers(0, run.drawable_slots, self.canaries)
         who = generator.permutation(np.flatnonzero(there & coin & (slot < run.slots)))
         where = slot[who]
         order = np.argsort(where, kind="stable")

@@ -48,13 +48,13 @@ MAX_REPEATS = 1_000
 class RunParameters:
     """The parameters of a run that matter to one canary. The campaign has ``repeats`` runs.
 
-    The canary draws one of ``choices`` slots. ``slots`` of them release something, and if the
-    canary draws another one, it does not take part. If ``capacity`` is None, every check-in is
+    The canary draws one of ``drawable_slots`` slots. ``slots`` of them release something, and if
+    the canary draws another one, it does not take part. If ``capacity`` is None, every check-in is
     used.
     """
 
     slots: int
-    choices: int
+    drawable_slots: int
     participation: float
     capacity: int | None
     repeats: int
@@ -65,7 +65,7 @@ class RunParameters:
     @property
     def reach(self) -> float:
         """The probability that the canary checks in to a slot that releases something."""
-        return self.participation * self.slots / self.choices
+        return self.participation * self.slots / self.drawable_slots
 
     @property
     def places(self) -> int:
@@ -91,7 +91,7 @@ class RunParameters:
         everyone = averaged or isinstance(design.randomizer, GaussianNoise)
         return cls(
             slots=active,
-            choices=design.choices,
+            drawable_slots=design.drawable_slots,
             participation=design.participation,
             capacity=design.capacity if everyone else design.capacity or 1,
             repeats=repeats,
@@ -110,7 +110,7 @@ class Arrival:
     @classmethod
     def draw(cls, run: RunParameters, runs: int, generator: np.random.Generator) -> Arrival:
         coin = generator.random(runs) < run.participation
-        slot = generator.integers(0, run.choices, runs)
+        slot = generator.integers(0, run.drawable_slots, runs)
         here = coin & (slot < run.slots)
         return cls(here, np.where(here, slot, 0))
 

@@ -1,4 +1,4 @@
-"""A design without its noise, and the expected load of its slots.
+"""A design whose level of noise is not chosen yet, and the expected load of its slots.
 
 Clients draw slots at random, so the number of clients in a slot is Binomial(n, p/m). It is
 approximated by a Poisson distribution. Certificates do not depend on these estimates. A *dummy* is
@@ -64,7 +64,7 @@ class DesignCandidate:
         return self.capacity is not None and self.noise_at is NoiseAt.CLIENT
 
     @property
-    def choices(self) -> int:
+    def drawable_slots(self) -> int:
         """The number of slots from which a client draws its slot."""
         return self.slots if self.window is None else self.window
 
@@ -86,14 +86,14 @@ class DesignCandidate:
         """The simplest candidate with the same epsilon at every level."""
         averaged = self.protocol is Protocol.AVERAGED
         if self.is_gaussian:
-            slots = 1 if averaged else self.choices
+            slots = 1 if averaged else self.drawable_slots
             protocol = self.protocol if averaged else Protocol.FIXED
             return replace(self, protocol=protocol, slots=slots, window=None, minibatch=1)
         pure = replace(self, randomizer=RandomizerKind.LAPLACE, capacity=None, minibatch=1)
         if averaged:
             return replace(pure, slots=1)
         return replace(
-            pure, protocol=Protocol.FIXED, slots=self.choices, window=None, population=None
+            pure, protocol=Protocol.FIXED, slots=self.drawable_slots, window=None, population=None
         )
 
     def design(self, level: float) -> Design:
@@ -109,25 +109,26 @@ class DesignCandidate:
             population=self.population,
         )
 
-    def _at_some_level(self) -> Design:
+    def _reference_design(self) -> Design:
         """Return the design at a level that is valid for every candidate.
 
-        For Gaussian noise, the noise of a slot is then one clip.
+        With Gaussian noise, the noise of a slot's sum then has a standard deviation of one clip
+        norm.
         """
         summed = self.capacity if self.noise_at is NoiseAt.CLIENT else None
         return self.design(1.0 / math.sqrt(summed or 1))
 
     def method(self, target: Target) -> Method:
-        """Return the method that proves a level. It is the same for every level."""
-        return method_at(self._at_some_level(), delta=target.delta, campaigns=self.repeats)
+        """Return the method that proves that a level meets the target, the same for every level."""
+        return method_at(self._reference_design(), delta=target.delta, campaigns=self.repeats)
 
     def estimated_level(self, target: Target) -> float:
         """Return a level that approximately meets the target."""
-        return estimated_level(self._at_some_level(), target, self.repeats)
+        return estimated_level(self._reference_design(), target, self.repeats)
 
     def seems_out_of_reach(self, target: Target) -> bool:
         """Return True if no level meets the target, according to the estimates."""
-        return seems_out_of_reach(self._at_some_level(), target, self.repeats)
+        return seems_out_of_reach(self._reference_design(), target, self.repeats)
 
     def proven_level(
         self,
@@ -135,27 +136,27 @@ class DesignCandidate:
         precision: Precision,
         *,
         guess: float | None = None,
-        slack: float = 0.004,
+        noise_tolerance: float = 0.004,
     ) -> float | None:
         """Return the level with the least noise that is proved to meet the target.
 
-        Return None if there is none.
+        Return None if there is none. ``noise_tolerance`` is the largest relative excess of noise.
         """
         return calibrate_at(
-            self._at_some_level(),
+            self._reference_design(),
             target,
             precision,
             campaigns=self.repeats,
             guess=guess,
-            slack=slack,
+            noise_tolerance=noise_tolerance,
         )
 
     def report_variance(self, level: float, *, dimension: int) -> float:
-        """Return the squared error per coordinate of one report, in squared clips of the L2 norm.
+        """Return the squared error per coordinate of one report, in squared L2 clip norms.
 
-        Laplace noise needs a clip of the L1 norm, which is up to √dimension times the L2 norm. So
-        its clip is larger by that factor. With Gaussian noise at the server, return the squared
-        error of a slot's sum.
+        Laplace noise needs a limit on the L1 norm, which is up to √dimension times the L2 norm. So
+        its clip norm is larger by that factor. With Gaussian noise at the server, return the
+        squared error of a slot's sum.
         """
         if self.is_gaussian:
             return level * level
@@ -166,7 +167,10 @@ class DesignCandidate:
         return unit.variance(dimension=dimension) / dimension
 
     def slot_variance(self, level: float, *, dimension: int, reports: float) -> float:
-        """Return the variance of one coordinate of a slot's sum, with dummies, in squared clips."""
+        """Return the variance of one coordinate of a slot's sum, with dummies.
+
+        The unit is the squared L2 clip norm.
+        """
         one = self.report_variance(level, dimension=dimension)
         if self.noise_at is NoiseAt.SERVER:
             return one
@@ -175,7 +179,7 @@ class DesignCandidate:
 
 BYTES_PER_NUMBER = 4
 """Size of a report per model coordinate, which is one int32."""
-CHOOSE_SHARE = 0.3
+CHECK_IN_SHARE = 0.3
 """Share of a slot's time for check-ins. The rest is for reports."""
 LEAST_SLOT_S = 1.0
 UPLOAD_SAFETY_FACTOR = 2.0
@@ -189,10 +193,11 @@ class SlotLoad:
     check_ins: float
     reports: float
     """Expected number of client reports that arrive, without dummies."""
-    empty: float
+    empty_probability: float
     """The probability that no client report arrives in a slot."""
     dummies_share: float
-    """Share of dummies among a slot's reports, or of empty slots if there are no dummies."""
+    """If the server draws dummies, their share of a slot's reports. Otherwise the share of empty
+    slots."""
     slot_s: float
     duration_s: float
     upload_bytes: int
@@ -209,7 +214,7 @@ class SlotLoad:
     @property
     def server_updates_per_s(self) -> float:
         """Reports per second during the part of a slot that is for reports."""
-        return self.reports / ((1.0 - CHOOSE_SHARE) * self.slot_s)
+        return self.reports / ((1.0 - CHECK_IN_SHARE) * self.slot_s)
 
 
 def slot_load(
@@ -224,7 +229,8 @@ def slot_load(
     seconds = shortest_slot_s(candidate, question) if slot_s is None else slot_s
     run_s = candidate.slots * seconds
     spread_s = run_s if candidate.window is None else candidate.window * seconds
-    available = min(1.0, question.availability_s / spread_s)  # probability at the drawn slot
+    # the probability that a client is available during the slot that it drew
+    available = min(1.0, question.availability_s / spread_s)
     check_ins = clients * candidate.participation / candidate.slots * available
     used = _expected_used(check_ins, candidate.capacity) * (1.0 - question.devices.dropout)
     empty = math.exp(-min(used, 700.0))
@@ -234,7 +240,7 @@ def slot_load(
     return SlotLoad(
         check_ins=check_ins,
         reports=used,
-        empty=empty,
+        empty_probability=empty,
         dummies_share=dummies,
         slot_s=seconds,
         duration_s=run_s * candidate.repeats,
@@ -252,7 +258,7 @@ def shortest_slot_s(candidate: DesignCandidate, question: Question) -> float:
     most = question.population.most * candidate.participation / candidate.slots
     reports = _expected_used(most, candidate.capacity)
     busy_s = reports / question.server.updates_per_s
-    needed = max(UPLOAD_SAFETY_FACTOR * upload_s, busy_s) / (1.0 - CHOOSE_SHARE)
+    needed = max(UPLOAD_SAFETY_FACTOR * upload_s, busy_s) / (1.0 - CHECK_IN_SHARE)
     return _two_digits_up(max(LEAST_SLOT_S, needed))
 
 

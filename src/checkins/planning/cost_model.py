@@ -39,7 +39,7 @@ from checkins.campaign import (
 )
 from checkins.campaign.templates import SCHEDULE
 from checkins.errors import InvalidValue
-from checkins.planning.candidate import CHOOSE_SHARE, DesignCandidate, SlotLoad, slot_load
+from checkins.planning.candidate import CHECK_IN_SHARE, DesignCandidate, SlotLoad, slot_load
 from checkins.planning.question import ALL, Question
 from checkins.randomizers.grid import GridTooFine
 
@@ -92,7 +92,7 @@ def design_metrics(
     if candidate.protocol is Protocol.AVERAGED:
         one = candidate.report_variance(level, dimension=dimension)
         square = one * _inverse_load(reports)
-        working *= max(1.0 - load.empty, 1e-12)
+        working *= max(1.0 - load.empty_probability, 1e-12)
     else:
         slot = candidate.slot_variance(level, dimension=dimension, reports=reports)
         square = slot / (batch * reports * reports)
@@ -286,7 +286,9 @@ def campaign_of(design: CalibratedDesign) -> Campaign:
         repeats=candidate.repeats,
         randomizer=_randomizer(design),
         task=_task(design),
-        schedule=Schedule(SCHEDULE.start, slot_s=slot_s, choose_s=round(CHOOSE_SHARE * slot_s, 6)),
+        schedule=Schedule(
+            SCHEDULE.start, slot_s=slot_s, choose_s=round(CHECK_IN_SHARE * slot_s, 6)
+        ),
     )
 
 

@@ -82,7 +82,7 @@ BUDGET_SHARE_BEFORE_CHECK = 0.99
 """Safety margin: the share of epsilon to use if the full certificate is not computed here.
 
 `checkins check` composes in another way. In tests its epsilon was at most 0.2 % larger."""
-SLACK = 0.0015
+NOISE_TOLERANCE = 0.0015
 _STEP, _MOST_TURNS = 1.0005, 8
 
 
@@ -122,7 +122,7 @@ def _calibrated(
     for _ in range(_MOST_TURNS):
         goal = replace(target, delta=left)
         level = candidate.proven_level(
-            goal, precision_for(candidate, target), guess=guess, slack=SLACK
+            goal, precision_for(candidate, target), guess=guess, noise_tolerance=NOISE_TOLERANCE
         )
         if level is None:
             break

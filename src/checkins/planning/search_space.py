@@ -72,9 +72,9 @@ def capacity_without_overflow(candidate: DesignCandidate, question: Question) ->
 
     It follows from Bernstein's inequality for the largest population.
     """
-    load = question.population.most * candidate.participation / candidate.choices
+    load = question.population.most * candidate.participation / candidate.drawable_slots
     spare = OVERFLOW_SHARE * question.delta
-    rare = math.log(2.0 * candidate.choices * candidate.repeats) - math.log(spare)
+    rare = math.log(2.0 * candidate.drawable_slots * candidate.repeats) - math.log(spare)
     return max(1, math.ceil(load + rare / 3.0 + math.sqrt(rare * rare / 9.0 + 2.0 * load * rare)))
 
 

@@ -100,7 +100,7 @@ def _binomials(population: SimulatedPopulation, *, from_slot: int = 1) -> _Binom
         reach = total[slots] - total[np.maximum(slots - window, 0)]
         if isinstance(population.availability, Arrivals):
             online = np.ones(slots.shape)
-    probabilities = design.participation / design.choices * online
+    probabilities = design.participation / design.drawable_slots * online
     if population.sampling is Sampling.SHUFFLED:
         reach, probabilities = Arrivals(design.slots).waking(population.clients)[slots - 1], online
     # Pairs are complex numbers because columns of a matrix take ten times as long to sort.

@@ -260,7 +260,9 @@ class SimulatedPopulation:
         """Draw the number of check-ins to slots 1..m."""
         slots, participation = self.design.slots, self.design.participation
         if self.sampling is Sampling.POISSON:
-            counts = generator.binomial(self.clients, participation / self.design.choices, slots)
+            counts = generator.binomial(
+                self.clients, participation / self.design.drawable_slots, slots
+            )
         elif self.sampling is Sampling.SHUFFLED:
             counts = Arrivals(slots).waking(self.clients)
         elif self.design.protocol is Protocol.SLIDING:

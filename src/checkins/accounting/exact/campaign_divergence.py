@@ -52,16 +52,16 @@ def campaign_of(design: Design) -> PureCampaign | SharedPureCampaign | GaussianC
     randomizer = design.randomizer
     if isinstance(randomizer, GaussianNoise):
         noise = design.slot_noise(randomizer)
-        return GaussianCampaign(noise, design.choices, design.participation, design.capacity)
+        return GaussianCampaign(noise, design.drawable_slots, design.participation, design.capacity)
     if design.protocol is Protocol.AVERAGED:
         return PureCampaign(
             randomizer.local_epsilon, design.population.fewest if design.population else 1, 1.0
         )
     if design.capacity is not None and design.capacity > 1:
         return SharedPureCampaign(
-            randomizer.local_epsilon, design.choices, design.participation, design.capacity
+            randomizer.local_epsilon, design.drawable_slots, design.participation, design.capacity
         )
-    return PureCampaign(randomizer.local_epsilon, design.choices, design.participation)
+    return PureCampaign(randomizer.local_epsilon, design.drawable_slots, design.participation)
 
 
 def _check(design: Design, adjacency: Adjacency) -> None:
@@ -152,13 +152,13 @@ def uncapped(design: Design) -> Design:
     """Return a fixed-window design without a capacity, and with the same noise in a slot's sum."""
     if not isinstance(design.randomizer, GaussianNoise):
         return replace(
-            design, protocol=Protocol.FIXED, slots=design.choices, window=None, capacity=None
+            design, protocol=Protocol.FIXED, slots=design.drawable_slots, window=None, capacity=None
         )
     noise = GaussianNoise(design.slot_noise(design.randomizer), NoiseAt.SERVER)
     return replace(
         design,
         protocol=Protocol.FIXED,
-        slots=design.choices,
+        slots=design.drawable_slots,
         window=None,
         capacity=None,
         randomizer=noise,
@@ -186,7 +186,7 @@ def overflow_probability_of(design: Design) -> float | None:
         return None
     return overflow_probability(
         clients=design.population.most,
-        slots=design.choices,
+        slots=design.drawable_slots,
         participation=design.participation,
         capacity=design.capacity,
     )
