@@ -233,7 +233,7 @@ class _AttackRunner:
             seconds=measured.seconds,
             exact={} if exact is None else {d: epsilon_of(exact, d) for d in self.deltas},
             rates=exact or measured.rates,
-            failure=self._failure / measured.events,
+            failure=self._failure / measured.event_count,
             curve=measured.curve,
             note=canary.note,
         )

@@ -145,7 +145,8 @@ class Measurement:
     curve: TradeOffCurve
     rates: tuple[EventRates, ...]
     """Event rates observed on the first runs, on which the events were chosen."""
-    events: int
+    event_count: int
+    """Number of chosen events."""
     seconds: float
 
 
@@ -170,7 +171,7 @@ def run_attack(
             " left for it"
         )
 
-    def counted(most: int, share: float) -> Iterator[Trials]:
+    def trials_within(most: int, share: float) -> Iterator[Trials]:
         """Yield trials of ``most`` runs, or of fewer if ``share`` of the time limit is over."""
         nonlocal done
         deadline = started + share * budget.seconds if runs is None else math.inf
@@ -182,7 +183,9 @@ def run_attack(
             yield trials
 
     first_runs = MAX_CHOOSING_RUNS if runs is None else max(1, int(runs * CHOOSING))
-    chosen_on = _joined(list(counted(min(first_runs, MAX_CHOOSING_RUNS), CHOOSING)), canary.name)
+    chosen_on = _joined(
+        list(trials_within(min(first_runs, MAX_CHOOSING_RUNS), CHOOSING)), canary.name
+    )
     if runs is None:
         took = clock() - started
         pace = chosen_on.fewest / max(took, 1e-9)
@@ -193,13 +196,14 @@ def run_attack(
     events = choose(chosen_on, deltas=deltas, failure=each, fresh=min(fresh, expected))
     counts = [Counts(event, canary.name) for event in events]
     curve = TradeOffCurve.over(chosen_on)
-    for trials in counted(fresh, 1.0):
+    for trials in trials_within(fresh, 1.0):
         counts = [one.plus(trials) for one in counts]
         curve = curve.plus(trials)
     if done == chosen_on.fewest:
         raise OutOfTime(
-            f"its first {done:,} {'run' if done == 1 else 'runs'} took {clock() - started:.2g} s of"
-            f" the {budget.seconds:.2g} s that were left for it"
+            f"choosing its events on {done:,} {'run' if done == 1 else 'runs'} took"
+            f" {clock() - started:.2g} s of the {budget.seconds:.2g} s that were left for it, so no"
+            " time was left to count them"
         )
     bounds = tuple(one.bound(failure=each) for one in counts)
     rates = TradeOffCurve.rates(chosen_on)
