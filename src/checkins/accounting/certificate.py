@@ -138,8 +138,8 @@ def charged_to_delta(*, variation: float, epsilon: float, exposure: float = 0.0)
     if variation > 0.0:
         charge = total_variation.charge(epsilon=epsilon, variation=variation)
         lines.append(
-            f"what runs is within total variation {formatting.up(variation, 2)} of this design"
-            f" rounded to its grid, for all releases together; for this,"
+            f"the implementation is not exact: all its releases together are within total variation"
+            f" {formatting.up(variation, 2)} of this design rounded to its grid; for this,"
             f" {formatting.up(charge, 2)} is charged to delta"
         )
     if exposure > 0.0:
@@ -173,8 +173,8 @@ def _common(design: Design, runs: int, curious: int) -> Iterator[str]:
         )
     yield (
         f"each client takes part with probability at most {_exactly(design.participation)} and"
-        f" draws its slot uniformly from {design.choices:,}, independently of data and of other"
-        " clients"
+        f" draws its slot uniformly from {design.drawable_slots:,}, independently of data and of"
+        " other clients"
     )
     if runs > 1:
         yield f"{runs:,} campaigns, each with fresh randomness and parameters fixed beforehand"
@@ -210,7 +210,8 @@ def _noise(design: Design, curious: int) -> Iterator[str]:
         yield "a slot releases the sum of its reports only, not their order"
         yield "all clients use the same randomizer, and draw their reports independently"
         yield f"{others} keep their reports secret"
-    yield "the distribution of a dummy differs from any report's by at most the local guarantee"
+    limit = "local epsilon" if randomizer.is_pure else "local epsilon and delta"
+    yield f"a dummy and the report of any client are indistinguishable up to the {limit}"
 
 
 def _slots(design: Design, adjacency: Adjacency, curious: int) -> Iterator[str]:
@@ -237,5 +238,6 @@ def _population(design: Design, uses_population: bool) -> Iterator[str]:
     if uses_population:
         yield (
             f"at most {design.population.most:,} clients exist, and each checks in to any given"
-            f" slot with probability at most {_exactly(design.participation)}/{design.choices:,}"
+            " slot with probability at most"
+            f" {_exactly(design.participation)}/{design.drawable_slots:,}"
         )

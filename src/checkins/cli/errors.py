@@ -32,10 +32,10 @@ def missing_extra(what: str, extra: str, error: ImportError) -> UsageError:
     )
 
 
-def quoted(value: object) -> str:
+def printable(value: object) -> str:
     """Return a value as it was typed, on one line and shortened to ``LONGEST_VALUE``.
 
-    >>> quoted("1\\n2"), quoted(""), quoted("9" * 100)[-5:]
+    >>> printable("1\\n2"), printable(""), printable("9" * 100)[-5:]
     ('1\\\\n2', "''", '99...')
     """
     text = "".join(sign if sign.isprintable() else repr(sign)[1:-1] for sign in str(value))
@@ -44,9 +44,9 @@ def quoted(value: object) -> str:
     return text or "''"
 
 
-def about_data(error: InvalidData) -> str:
+def describe_data_error(error: InvalidData) -> str:
     """Describe the error in a data file. Name the cell if the error is about one cell."""
-    cell = f"{error.name} = {quoted(error.value)}: " if isinstance(error, InvalidCell) else ""
+    cell = f"{error.name} = {printable(error.value)}: " if isinstance(error, InvalidCell) else ""
     return f"{cell}{error.expected}"
 
 
@@ -55,7 +55,7 @@ def warn(message: str) -> None:
     print(f"checkins: {one_line(message)}", file=sys.stderr)
 
 
-def failed(problem: str) -> Exit:
+def print_failure(problem: str) -> Exit:
     """Print a negative result on standard error. Return the exception that exits with code 1."""
     warn(problem)
     return Exit(FAILURE)

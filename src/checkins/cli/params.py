@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from checkins import validate
-from checkins.cli.errors import UsageError, quoted
+from checkins.cli.errors import UsageError, printable
 from checkins.errors import InvalidValue
 
 if TYPE_CHECKING:
@@ -143,7 +143,7 @@ class GivenOptions:
         for name, value in values.items():
             if name not in ("files", *several) and isinstance(value, tuple) and value:
                 if len(value) > 1:
-                    both = " and ".join(quoted(text) for text in value[:2])
+                    both = " and ".join(printable(text) for text in value[:2])
                     raise UsageError(f"{option(name)}: was given more than once, as {both}")
                 texts[name] = value[0]
         return cls(texts, values)
@@ -172,7 +172,7 @@ class GivenOptions:
 
     def typed(self, name: str) -> str:
         """Return the option and its value, as they were typed."""
-        return f"{option(name)} {quoted(self.texts[name])}"
+        return f"{option(name)} {printable(self.texts[name])}"
 
     def invalid(self, name: str, why: str) -> UsageError:
         """Return the error for an option that was given with a wrong value."""
@@ -203,7 +203,7 @@ class GivenOptions:
             return self.invalid(error.name, error.expected)
         if error.value is None:
             return UsageError(f"{option(error.name)} is missing; {error.expected}")
-        return UsageError(f"{option(error.name)} {quoted(error.value)}: {error.expected}")
+        return UsageError(f"{option(error.name)} {printable(error.value)}: {error.expected}")
 
     def integer(
         self,

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from checkins.cli.errors import UsageError, about_data, quoted
+from checkins.cli.errors import UsageError, describe_data_error, printable
 from checkins.cli.params import GivenOptions, argument, option, options
 from checkins.errors import InvalidData, InvalidValue
 from checkins.protocol import wire
@@ -71,7 +71,7 @@ def service(url: str) -> Iterator[tuple[httpx.Client, str]]:
         import httpx
     except ImportError as error:
         raise UsageError(
-            f"{quoted(url)}: needs the extra client: pip install 'checkins[client]'"
+            f"{printable(url)}: needs the extra client: pip install 'checkins[client]'"
         ) from error
 
     from checkins.client.bounded_http import ResponseRejected
@@ -81,12 +81,12 @@ def service(url: str) -> Iterator[tuple[httpx.Client, str]]:
         with httpx.Client(base_url=base, timeout=TIMEOUT_S) as http:
             yield http, named or _only_run(http, url)
     except httpx.InvalidURL as error:
-        raise UsageError(f"{quoted(url)}: is not an address: {error}") from error
+        raise UsageError(f"{printable(url)}: is not an address: {error}") from error
     except ResponseRejected as error:
-        raise UsageError(f"{quoted(url)}: {error}: is a coordinator there?") from error
+        raise UsageError(f"{printable(url)}: {error}: is a coordinator there?") from error
     except httpx.HTTPError as error:
         raise UsageError(
-            f"{quoted(url)}: does not respond ({type(error).__name__}): is a coordinator there?"
+            f"{printable(url)}: does not respond ({type(error).__name__}): is a coordinator there?"
         ) from error
 
 
@@ -167,13 +167,13 @@ def _only_run(http: httpx.Client, url: str) -> str:
             if len(ledgers) > 1:
                 break
     except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise UsageError(f"{quoted(url)}: is not a coordinator of checkins") from error
+        raise UsageError(f"{printable(url)}: is not a coordinator of checkins") from error
     if not runs:
-        raise UsageError(f"{quoted(url)}: has no campaign yet")
+        raise UsageError(f"{printable(url)}: has no campaign yet")
     if len(ledgers) > 1 or len(campaigns) > MOST_CAMPAIGNS:
         many = "campaigns of several populations" if len(ledgers) > 1 else "many campaigns"
         each = ", ".join(wire.RUN_PATH.format(run=run) for run in runs[:8])
-        raise UsageError(f"{quoted(url)}: has {many}; choose one of them: {each}")
+        raise UsageError(f"{printable(url)}: has {many}; choose one of them: {each}")
     return runs[0]
 
 
@@ -239,7 +239,7 @@ def naming_options(given: GivenOptions) -> Iterator[None]:
     try:
         yield
     except InvalidData as error:
-        raise given.invalid("data", about_data(error)) from error
+        raise given.invalid("data", describe_data_error(error)) from error
     except InvalidValue as error:
         name = OPTION_NAMES.get(error.name, error.name)
         if name in given:

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from checkins.cli.errors import UsageError, quoted
+from checkins.cli.errors import UsageError, printable
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -149,7 +149,9 @@ def check_folder(out: Path) -> None:
         while not there.exists() and there != there.parent:
             there = there.parent
         if not there.is_dir():
-            raise UsageError(f"--out {quoted(out)}: cannot be written: {quoted(there)} is a file")
+            raise UsageError(
+                f"--out {printable(out)}: cannot be written: {printable(there)} is a file"
+            )
         _try_to_write(there)
 
 
@@ -157,12 +159,15 @@ def check_file(out: Path, *, force: bool, instead: str = "") -> None:
     """Raise if the file cannot be created, or if it exists and ``force`` is not set."""
     with _out_errors(out, "a file"):
         if out.is_dir():
-            raise UsageError(f"--out {quoted(out)}: is a folder; name a file in it")
+            raise UsageError(f"--out {printable(out)}: is a folder; name a file in it")
         if out.exists() and not force:
-            raise UsageError(f"--out {quoted(out)}: exists already; --force overwrites it{instead}")
-        if not out.parent.is_dir():
             raise UsageError(
-                f"--out {quoted(out)}: there is no folder {quoted(out.parent)}; create it first"
+                f"--out {printable(out)}: exists already; --force overwrites it{instead}"
+            )
+        if not out.parent.is_dir():
+            folder = printable(out.parent)
+            raise UsageError(
+                f"--out {printable(out)}: there is no folder {folder}; create it first"
             )
         _try_to_write(out.parent)
 
@@ -178,7 +183,7 @@ def write_new(place: str, text: str, *, force: bool) -> None:
             raise UsageError(f"--out {place}: exists already; --force overwrites it")
         durable_file.replace_content(Path(place), text.encode("utf-8"))
     except ValueError:
-        raise UsageError(f"--out {quoted(place)}: is not the name of a file") from None
+        raise UsageError(f"--out {printable(place)}: is not the name of a file") from None
 
 
 def _try_to_write(folder: Path) -> None:
@@ -191,6 +196,6 @@ def _out_errors(out: Path, what: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise UsageError(f"--out {quoted(out)}: cannot be written: {error.strerror}") from error
+        raise UsageError(f"--out {printable(out)}: cannot be written: {error.strerror}") from error
     except ValueError:
-        raise UsageError(f"--out {quoted(out)}: is not the name of {what}") from None
+        raise UsageError(f"--out {printable(out)}: is not the name of {what}") from None

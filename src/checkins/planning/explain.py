@@ -299,11 +299,17 @@ def _repeats(design: CalibratedDesign) -> Reason:
             " with about the same total noise, but proportionally more uploads.",
             f"{WINDOWS_PAGE}, Several campaigns; docs/planning.md, The proxy",
         )
+    single = ""
+    if design.candidate.protocol is Protocol.FIXED:
+        slots = repeats * design.candidate.slots
+        single = (
+            f" At the same epsilon, a single run with {slots:,} slots would have more noise in the"
+            " mean of all updates."
+        )
     return Reason(
         f"The {repeats:,} runs have independent randomness. Composing their privacy loss"
-        f" distributions gives a smaller epsilon than adding epsilons. Their"
-        f" {design.metrics.steps:,} steps have less noise in total than one run with as many slots,"
-        f" but each client checks in {repeats:,} times.",
+        f" distributions gives a smaller epsilon than adding epsilons.{single} But a client checks"
+        f" in up to {repeats:,} times, at most once in each run.",
         f"{WINDOWS_PAGE}, Several campaigns; Corollary 3.3",
     )
 
@@ -334,7 +340,8 @@ def _choice(design: CalibratedDesign, front: Sequence[CalibratedDesign]) -> Reas
     extra = " and ".join(needs) or "about the same load"
     return Reason(
         f"Another design ({best.label}) has the smallest proxy, by {gain:.1%}, but needs {extra}."
-        f" Twice the uploads are worth it only if the proxy is {2**LOAD_EXPONENT - 1:.1%} smaller.",
+        f" The planner accepts twice the uploads only if the proxy is at least"
+        f" {1 - 2**-LOAD_EXPONENT:.1%} smaller.",
         PROXY_PAGE,
     )
 

@@ -26,7 +26,7 @@ from checkins.planning.question import Question
 from checkins.planning.search_space import candidates, with_slots
 
 LOAD_EXPONENT = 0.05
-"""Exponent of the load in the score. Twice the uploads must improve the proxy by 3.5 percent."""
+"""Exponent of the load in the score. With twice the uploads, the proxy must be 3.4% smaller."""
 FINALISTS, MOST_TRIED = 5, 24
 """Number of calibrated candidates from which the best is chosen, and the limit on attempts."""
 SAME_LOAD = 1.02

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from checkins import validate
 from checkins.cli import params, terminal
-from checkins.cli.errors import UsageError, quoted
+from checkins.cli.errors import UsageError, printable
 from checkins.cli.params import POSITIVE, GivenOptions, option, options
 from checkins.errors import InvalidValue, TooManyRuns
 
@@ -106,7 +106,7 @@ def _campaign_files(given: GivenOptions) -> list[CampaignFile]:
     for name in given.texts:
         if name != "curious":
             raise given.invalid(
-                name, f"cannot be combined with {quoted(paths[0])}: set it in the file"
+                name, f"cannot be combined with {printable(paths[0])}: set it in the file"
             )
     return [read_campaign(path) for path in paths]
 

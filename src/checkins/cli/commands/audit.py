@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from checkins import formatting, validate
 from checkins.cli import params, terminal
-from checkins.cli.errors import failed, quoted
+from checkins.cli.errors import print_failure, printable
 from checkins.cli.params import GivenOptions, options
 from checkins.errors import InvalidValue
 
@@ -32,7 +32,8 @@ GUESSES = {
         "add": ("other data", "with other data", "with the canary's own data"),
     },
 }
-"""By neighbour relation and direction: the guess, the runs where it is right, and the others."""
+"""For each neighbour relation and direction: the guess, the runs in which it is right, and the runs
+in which it is wrong."""
 
 OPTIONS = (
     params.CAMPAIGN_FILE,
@@ -42,7 +43,7 @@ OPTIONS = (
     --seconds S  Approximate time of all attacks together, in seconds. Default 30.
     --confidence C  Probability with which all measured bounds hold together. Default 0.9999.
     --delta D  A delta at which epsilon is measured, between 0 and 1. Can be repeated. The
-        verdict names the first. Default: the delta of the campaign, 1e-3 and 1e-2.
+        verdict is stated at the first. Default: the delta of the campaign, 1e-3 and 1e-2.
     --canary worst-case|data|all  The client that the attacks try to detect. worst-case: a
         client with the worst possible updates. data: a client with unusual data in real
         training. Default all.
@@ -80,19 +81,19 @@ def audit(given: GivenOptions) -> None:
     settings = _settings(given)
     from checkins.campaign import read_campaign
 
-    found = read_campaign(file)
-    with _progress(quiet=given.json) as show_share:
-        result = _audited(found, settings, given, show_share)
+    campaign_file = read_campaign(file)
+    with _progress(quiet=given.json) as show_progress:
+        result = _audited(campaign_file, settings, given, show_progress)
     if out is not None:
         _save(result, out)
     if given.json:
         terminal.show_json(result.as_dict())
     else:
-        terminal.show(*_parts(result, file=found.path))
+        terminal.show(*_report_sections(result, file=campaign_file.path))
         if out is not None:
             terminal.show_plain(f"Saved: {out}")
     if result.contradicted:
-        raise failed(_contradiction(result))
+        raise print_failure(_contradiction(result))
 
 
 def _settings(given: GivenOptions) -> Settings:
@@ -114,20 +115,20 @@ def _settings(given: GivenOptions) -> Settings:
 
 
 def _audited(
-    found: CampaignFile,
+    campaign_file: CampaignFile,
     settings: Settings,
     given: GivenOptions,
-    show_share: Callable[[str, float], None] | None,
+    show_progress: Callable[[str, float], None] | None,
 ) -> Audit:
     from checkins.audit import audit_campaign
 
     try:
-        return audit_campaign(found.campaign, settings, progress=show_share)
+        return audit_campaign(campaign_file.campaign, settings, progress=show_progress)
     except InvalidValue as error:
         defaults = {"seconds": f"{settings.seconds:g}"}
         if error.name in given or error.name in defaults:
             raise given.refusal(error, defaults=defaults) from error
-        raise found.refusal(error) from error
+        raise campaign_file.refusal(error) from error
 
 
 def _contradiction(result: Audit) -> str:
@@ -162,19 +163,19 @@ def _progress(*, quiet: bool) -> Iterator[Callable[[str, float], None] | None]:
             return
         tasks: dict[str, TaskID] = {}
 
-        def show_share(canary: str, share: float) -> None:
+        def show_progress(canary: str, share: float) -> None:
             if canary not in tasks:
                 tasks[canary] = bars.add_task(canary, total=1.0)
             bars.update(tasks[canary], completed=share)
 
-        yield show_share
+        yield show_progress
 
 
-def _parts(audit: Audit, *, file: str) -> Iterator[RenderableType]:
+def _report_sections(audit: Audit, *, file: str) -> Iterator[RenderableType]:
     """Return the verdict, the tables of certified and measured epsilon, and the audit's power."""
     from rich.text import Text
 
-    yield Text.assemble((quoted(audit.campaign.name), "bold"), f" ({quoted(file)})")
+    yield Text.assemble((printable(audit.campaign.name), "bold"), f" ({printable(file)})")
     yield _verdict(audit)
     if audit.check.results:
         yield _deltas(audit.check)
@@ -192,8 +193,9 @@ def _parts(audit: Audit, *, file: str) -> Iterator[RenderableType]:
     simulated = f" Simulated with seed {audit.seed}." if audit.check.results else ""
     yield Text(
         f"All measured bounds hold together with confidence {audit.confidence}.{simulated}"
-        " certified: upper bound on epsilon, rounded up. proved lower and measured: lower bounds on"
-        " epsilon, rounded down. exact: epsilon of the attack, computed and not measured.",
+        ' Columns: "certified" is an upper bound on epsilon, rounded up. "proved lower" and'
+        ' "measured" are lower bounds on epsilon, rounded down. "exact" is the epsilon of the'
+        " attack, computed and not measured.",
         style="dim",
     )
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from checkins.cli import params, remote, terminal
-from checkins.cli.errors import UsageError, failed, quoted
+from checkins.cli.errors import UsageError, print_failure, printable
 from checkins.cli.params import GivenOptions, options
 from checkins.errors import DeltaExhausted, InvalidValue, NotCovered
 
@@ -64,7 +64,7 @@ def check(given: GivenOptions) -> None:
 
         terminal.show(*checked_parts(checked))
     if not checked.within_budget:
-        raise failed(f"{checked.excess()}{hint}")
+        raise print_failure(f"{checked.excess()}{hint}")
 
 
 def _verified(path: Path, file: CampaignFile) -> Verification:
@@ -74,14 +74,14 @@ def _verified(path: Path, file: CampaignFile) -> Verification:
     try:
         verified = verify(lines(path), path=str(path))
     except InvalidLedger as error:
-        raise failed(str(error)) from error
+        raise print_failure(str(error)) from error
     ledger = verified.ledger
     try:
         ledger.append(
             ledger.opening(file.campaign, model=[0.0], simulated=ledger.runs[0].simulated)
         )
     except InvalidLedger as error:
-        raise UsageError(f"{quoted(file.path)} does not match {path}: {error}") from error
+        raise UsageError(f"{printable(file.path)} does not match {path}: {error}") from error
     return verified
 
 
@@ -251,9 +251,9 @@ def verify(given: GivenOptions) -> None:
 
     try:
         with _opened(given.values["place"], quiet=given.json) as (watched, path):
-            verified = verification.verify(watched, head=expected, closed=closed, path=path)
+            verified = verification.verify(watched, head=expected, require_closed=closed, path=path)
     except InvalidLedger as error:
-        raise failed(str(error)) from error
+        raise print_failure(str(error)) from error
     if given.json:
         terminal.show_json(verified.as_dict())
     else:
@@ -261,7 +261,7 @@ def verify(given: GivenOptions) -> None:
 
         terminal.show(*ledger_parts(verified))
     if not verified.within_budget:
-        raise failed(f"{path}: {_excess(verified)}")
+        raise print_failure(f"{path}: {_excess(verified)}")
 
 
 @contextmanager
@@ -325,18 +325,18 @@ def ledger_file(place: str) -> Path:
 
     if re.match(r"[a-z][a-z0-9+.-]*://", place, re.IGNORECASE):
         raise UsageError(
-            f"{quoted(place)}: must be a folder, a {NAME}, or the address of a coordinator"
+            f"{printable(place)}: must be a folder, a {NAME}, or the address of a coordinator"
         )
     try:
         path = ledger_path(place)
         found, folder = path.exists(), Path(place).is_dir()
     except (OSError, ValueError):  # not a valid file name
-        raise UsageError(f"{quoted(place)}: is not the name of a file or folder") from None
+        raise UsageError(f"{printable(place)}: is not the name of a file or folder") from None
     if not found:
         missing = f"contains no {NAME}" if folder else "no such file or folder"
-        raise UsageError(f"{quoted(place)}: {missing}")
+        raise UsageError(f"{printable(place)}: {missing}")
     if path.is_dir():
-        raise UsageError(f"{quoted(str(path))}: is a folder, not a ledger")
+        raise UsageError(f"{printable(str(path))}: is a folder, not a ledger")
     return path
 
 

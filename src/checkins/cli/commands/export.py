@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from checkins import durable_file
 from checkins.cli import params, remote, terminal
-from checkins.cli.errors import UsageError, missing_extra, quoted
+from checkins.cli.errors import UsageError, missing_extra, printable
 from checkins.cli.params import GivenOptions, options
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def export(given: GivenOptions) -> None:
     if path.suffix not in KINDS:
         raise given.invalid("out", f"must end in {' or '.join(KINDS)}")
     if path.exists() and not given.values["force"]:
-        raise UsageError(f"--out {quoted(str(path))}: exists already; --force overwrites it")
+        raise UsageError(f"--out {printable(str(path))}: exists already; --force overwrites it")
     if remote.is_address(place):
         if "campaign" in given:
             raise given.invalid("campaign", "needs a store; for a service use URL/campaigns/ID")
@@ -52,7 +52,7 @@ def export(given: GivenOptions) -> None:
         body = _stored(place, given.texts.get("campaign"))
     else:
         raise UsageError(
-            f"{quoted(place)}: must be http://..., sqlite:///FILE.db or postgresql://..."
+            f"{printable(place)}: must be http://..., sqlite:///FILE.db or postgresql://..."
         )
     from checkins.protocol.report import model_from_bytes
 
@@ -126,7 +126,7 @@ def backup(given: GivenOptions) -> None:
     place = given.required("store", "sqlite:///FILE.db")
     path = Path(given.required("out", "a file that does not exist"))
     if path.exists():
-        raise UsageError(f"--out {quoted(str(path))}: exists already; name another file")
+        raise UsageError(f"--out {printable(str(path))}: exists already; name another file")
     try:
         from sqlalchemy.exc import DBAPIError
 

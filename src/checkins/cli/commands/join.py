@@ -60,7 +60,10 @@ def join(given: GivenOptions) -> None:
     The device draws one slot at random, sleeps until that slot, and sends at most one report. Its
     rows never leave it. With noise at the client, the report contains this noise. After a crash or
     Ctrl-C, the same command continues. A device that is offline at its slot does not take part.
-    Exit code 0 for every outcome.
+
+    Exit code 0: the participation ended, with a report or without one (the device's coin said no,
+    or it was offline, refused, not chosen or late). 1: the service failed. 2: the campaign, the key
+    or an option is wrong.
     """
     url, given = remote.addressed(given)
     withdraw, json = given.values["withdraw"], given.json

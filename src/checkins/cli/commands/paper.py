@@ -15,16 +15,22 @@ from click.exceptions import Exit
 
 from checkins import validate
 from checkins.cli import params, terminal
-from checkins.cli.errors import FAILURE, UsageError, quoted
+from checkins.cli.errors import FAILURE, UsageError, printable
 from checkins.cli.params import GivenOptions, options
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from checkins.simulation.excess_risk import Measured
-    from checkins.simulation.utility_sweep import Comparison, Ladder, UtilitySweep
+    from checkins.simulation.utility_sweep import Comparison, SlotSeries, UtilitySweep
 
-SMOOTH = {"lipschitz": 1.0, "smoothness": 1.0, "diameter": 1.0, "dimension": 10, "noise_std": 0.1}
+CONVEX_PROBLEM = {
+    "lipschitz": 1.0,
+    "smoothness": 1.0,
+    "diameter": 1.0,
+    "dimension": 10,
+    "noise_std": 0.1,
+}
 """Constants of the convex problem for which the utility theorems are evaluated."""
 UTILITY_SEED = 1
 """Seed of the simulated campaigns. It is fixed so that the numbers can be reproduced."""
@@ -52,8 +58,9 @@ def table1(given: GivenOptions) -> None:
 
         setting = _numbers(given, clients=100_000, slots=1_000, local_epsilon=2.0, delta=1e-6)
         with given.naming_options():
-            rows = tables.table1(**setting)  # type: ignore[arg-type]  # counts stay int
-        saved = _drawn(
+            # the values of integer options are ints, which the type dict[str, float] hides
+            rows = tables.table1(**setting)  # type: ignore[arg-type]
+        saved = _save_plot(
             given, "table1.png", lambda path: views.draw_table1(rows, path, setting=setting)
         )
     _answer(
@@ -79,7 +86,7 @@ def figure2(given: GivenOptions) -> None:
             curves = tables.figure2(
                 local_epsilons=views.FIGURE2_LOCAL_EPSILONS, delta=setting["delta"]
             )
-        saved = _drawn(
+        saved = _save_plot(
             given,
             "figure2.png",
             lambda path: views.draw_figure2(curves, path, delta=setting["delta"]),
@@ -144,10 +151,12 @@ def theorems(given: GivenOptions) -> None:
                     name, f"must be an integer from 1 to {views.MOST_CLIENTS_OR_SLOTS:,} here"
                 )
         with given.naming_options():
-            rows = tables.theorem_sheet(tables.Setting(**setting, **SMOOTH))  # type: ignore[arg-type]
-            saved = _drawn(given, "theorems.png", lambda path: views.draw_theorems(setting, path))
+            rows = tables.theorem_sheet(tables.Setting(**setting, **CONVEX_PROBLEM))  # type: ignore[arg-type]
+            saved = _save_plot(
+                given, "theorems.png", lambda path: views.draw_theorems(setting, path)
+            )
     _answer(
-        {"setting": setting | SMOOTH, "rows": [asdict(row) for row in rows]},
+        {"setting": setting | CONVEX_PROBLEM, "rows": [asdict(row) for row in rows]},
         lambda: views.theorems_parts(rows, setting),
         saved,
         given,
@@ -185,19 +194,19 @@ def utility(given: GivenOptions) -> None:
     with terminal.progress(label, share, quiet=given.json) as bars:
         task = None if bars is None else bars.add_task("running campaigns", total=1.0)
 
-        def show_share(share: float) -> None:
+        def show_progress(share: float) -> None:
             if bars is not None and task is not None:
                 bars.update(task, completed=share)
 
-        found = sweep(slots=most_slots, runs=runs, seed=UTILITY_SEED, watch=show_share)
-    saved = _drawn(given, "utility.png", lambda path: views.draw_utility(found, path))
+        results = sweep(slots=most_slots, runs=runs, seed=UTILITY_SEED, watch=show_progress)
+    saved = _save_plot(given, "utility.png", lambda path: views.draw_utility(results, path))
     _answer(
-        {"setting": {"slots": most_slots, "seeds": runs}, **_utility_numbers(found)},
-        lambda: views.utility_parts(found),
+        {"setting": {"slots": most_slots, "seeds": runs}, **_utility_numbers(results)},
+        lambda: views.utility_parts(results),
         saved,
         given,
     )
-    if not found.holds:
+    if not results.holds:
         raise Exit(FAILURE)
 
 
@@ -225,7 +234,7 @@ def _numbers(given: GivenOptions, **defaults: float) -> dict[str, float]:
     return found
 
 
-def _drawn(given: GivenOptions, name: str, draw: Callable[[Path], None]) -> Path | None:
+def _save_plot(given: GivenOptions, name: str, draw: Callable[[Path], None]) -> Path | None:
     """Save a plot in the folder of ``--out`` and return its path. Return None without it."""
     if (out := given.path("out")) is None:
         return None
@@ -234,7 +243,7 @@ def _drawn(given: GivenOptions, name: str, draw: Callable[[Path], None]) -> Path
         out.mkdir(parents=True, exist_ok=True)
         draw(path)
     except OSError as error:
-        raise UsageError(f"--out {quoted(out)}: cannot be written: {error.strerror}") from error
+        raise UsageError(f"--out {printable(out)}: cannot be written: {error.strerror}") from error
     return path
 
 
@@ -252,25 +261,25 @@ def _answer(
         terminal.show_plain(f"Plot: {saved}")
 
 
-def _utility_numbers(found: UtilitySweep) -> dict[str, object]:
+def _utility_numbers(results: UtilitySweep) -> dict[str, object]:
     """Return every measurement, slope and comparison, for ``--json``."""
     from checkins.simulation.excess_risk import CONFIDENCE
 
     return {
         "confidence": CONFIDENCE,
-        "holds": found.holds,
-        "bounds_below_worst_model": found.informative_bounds,
-        "largest_share_of_bound": found.tightest.share,
-        "measured": [_row(why, one) for why, one in found.measured],
-        "slopes": [_slope(ladder) for ladder in found.ladders],
-        "comparisons": [_comparison(pair) for pair in found.comparisons],
+        "holds": results.holds,
+        "bounds_below_worst_model": results.informative_bounds,
+        "largest_share_of_bound": results.tightest.share,
+        "measured": [_row(purpose, measurement) for purpose, measurement in results.measured],
+        "slopes": [_slope(series) for series in results.slot_series],
+        "comparisons": [_comparison(pair) for pair in results.comparisons],
     }
 
 
-def _row(why: str, one: Measured) -> dict[str, object]:
-    trial, problem = one.trial, one.trial.problem
+def _row(purpose: str, measurement: Measured) -> dict[str, object]:
+    trial, problem = measurement.trial, measurement.trial.problem
     return {
-        "why": why,
+        "why": purpose,
         "loss": str(problem.loss_kind),
         "protocol": str(trial.scheme),
         "dimension": problem.dimension,
@@ -279,27 +288,27 @@ def _row(why: str, one: Measured) -> dict[str, object]:
         "clients": trial.clients,
         "participation": trial.participation,
         "noise_std": trial.noise_std,
-        "risk": one.risk,
-        "standard_error": one.error,
-        "upper": one.upper,
+        "risk": measurement.risk,
+        "standard_error": measurement.error,
+        "upper": measurement.upper,
         "bound": trial.bound,
         "paper_bound": trial.paper_bound,
         "worst_model_risk": trial.worst,
-        "share": one.share,
+        "share": measurement.share,
     }
 
 
-def _slope(ladder: Ladder) -> dict[str, object]:
-    trial = ladder.top.trial
+def _slope(series: SlotSeries) -> dict[str, object]:
+    trial = series.top.trial
     return {
         "loss": str(trial.problem.loss_kind),
         "protocol": str(trial.scheme),
         "clients_per_slot": trial.clients / trial.slots,
-        "from_slots": ladder.rungs[1].trial.slots,
+        "from_slots": series.measurements[1].trial.slots,
         "to_slots": trial.slots,
-        "slope": ladder.slope,
-        "standard_error": ladder.slope_error,
-        "bound_slope": ladder.bound_slope,
+        "slope": series.slope,
+        "standard_error": series.slope_error,
+        "bound_slope": series.bound_slope,
     }
 
 

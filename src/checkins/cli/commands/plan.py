@@ -210,8 +210,11 @@ def _learning(given: GivenOptions) -> tuple[Learning, int, Campaign | None]:
     dimension = given.integer("dimension", default=0, most=MOST_DIMENSION) or None
     if "task" not in given:
         if dimension is None:
-            given.required("dimension", "must be an integer, or name a --task")
-        return Learning(), dimension or 1, None
+            raise UsageError(
+                "give --dimension D, the number of parameters of the model, or --task; neither has"
+                " a default"
+            )
+        return Learning(), dimension, None
     from checkins.tasks.loaded_task import model_of
 
     campaign, folder = known_campaign(given.texts["task"])

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from checkins import validate
 from checkins.cli import params, terminal
-from checkins.cli.errors import UsageError, missing_extra, quoted, warn
+from checkins.cli.errors import UsageError, missing_extra, printable, warn
 from checkins.cli.params import GivenOptions, options
 
 if TYPE_CHECKING:
@@ -177,7 +177,7 @@ def _campaign(file: str) -> tuple[Campaign, Path]:
 
     found = read_campaign(file).campaign
     if found.missing:
-        raise UsageError(f"{quoted(file)}: cannot be served without {', '.join(found.missing)}")
+        raise UsageError(f"{printable(file)}: cannot be served without {', '.join(found.missing)}")
     return found, Path(file).resolve().parent
 
 

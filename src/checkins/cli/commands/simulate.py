@@ -17,7 +17,7 @@ from click.exceptions import Exit
 
 from checkins import validate
 from checkins.cli import params, terminal
-from checkins.cli.errors import INTERRUPTED, UsageError, about_data, quoted, warn
+from checkins.cli.errors import INTERRUPTED, UsageError, describe_data_error, printable, warn
 from checkins.cli.params import GivenOptions, option, options
 from checkins.errors import InvalidCell, InvalidData, InvalidValue, WrongPopulation
 
@@ -152,7 +152,7 @@ def study_of(given: GivenOptions) -> Study:
             if not isinstance(data, DataFile):
                 raise found.refusal(error) from error
             path = data.file if isinstance(error, InvalidCell) else error.value
-            raise UsageError(f"{quoted(path)}: {about_data(error)}") from error
+            raise UsageError(f"{printable(path)}: {describe_data_error(error)}") from error
         except WrongPopulation as error:
             raise (given if error.name in given.values else found).refusal(error) from error
         except InvalidValue as error:
@@ -181,7 +181,7 @@ def _with_data_option(given: GivenOptions, campaign: Campaign) -> tuple[Campaign
             holdout=given.number("holdout", validate.probability, default=0.0),
         )
     except InvalidData as error:
-        raise given.invalid("data", about_data(error)) from error
+        raise given.invalid("data", describe_data_error(error)) from error
     except InvalidValue as error:
         raise given.refusal(error) from error
     notes = []
@@ -283,7 +283,7 @@ def _prepare_jobs_folder(out: Path, prepared: PreparedStudy, *, resume: bool) ->
     keys = {job.key for job in prepared.jobs}
     if resume and not any(path.name.split(".")[0] in keys for path in keep.glob("*.npz")):
         raise UsageError(
-            f"--resume: {quoted(out)} has no results of this simulation; use the same file, data"
+            f"--resume: {printable(out)} has no results of this simulation; use the same file, data"
             " and options, or start again without --resume"
         )
     try:
@@ -293,7 +293,7 @@ def _prepare_jobs_folder(out: Path, prepared: PreparedStudy, *, resume: bool) ->
         for path in () if resume else [*keep.glob("*.npz"), *keep.glob("*.part")]:
             path.unlink()
     except OSError as error:
-        raise UsageError(f"--out {quoted(out)}: cannot be written: {error.strerror}") from error
+        raise UsageError(f"--out {printable(out)}: cannot be written: {error.strerror}") from error
     return keep
 
 

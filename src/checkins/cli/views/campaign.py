@@ -14,7 +14,7 @@ from rich.text import Text
 from checkins import formatting
 from checkins.accounting import NoiseAt, Protocol
 from checkins.campaign import Campaign, RandomizerKind
-from checkins.cli.errors import quoted
+from checkins.cli.errors import printable
 from checkins.cli.terminal import listed, plain_table
 from checkins.cli.views.certificate import certificate_parts
 
@@ -98,7 +98,7 @@ def checked_parts(checked: CheckedCampaign) -> Iterator[RenderableType]:
     """Return what one slot does, the certificate, epsilon by slots, and missing keys."""
     campaign, budget = checked.campaign, checked.campaign.budget
     terms = f"delta = {budget.delta!r}, {budget.adjacency}"
-    yield Text.assemble((quoted(campaign.name), "bold"), f" ({quoted(checked.file.path)})")
+    yield Text.assemble((printable(campaign.name), "bold"), f" ({printable(checked.file.path)})")
     yield f"Seal: {campaign.seal}"
     yield one_slot(campaign)
     after = ""
@@ -128,7 +128,7 @@ def checked_parts(checked: CheckedCampaign) -> Iterator[RenderableType]:
 
 def _short(name: str) -> str:
     """Shorten a campaign's name to fit its column."""
-    return quoted(name if len(name) <= LONGEST_NAME else f"{name[: LONGEST_NAME - 3]}...")
+    return printable(name if len(name) <= LONGEST_NAME else f"{name[: LONGEST_NAME - 3]}...")
 
 
 def ledger_parts(verified: Verification) -> Iterator[RenderableType]:

@@ -29,9 +29,8 @@ def certificate_parts(certificate: Certificate) -> list[RenderableType]:
         *listed("Assumes", certificate.assumptions),
         *_against_server(certificate),
         Text(
-            "Rounding: epsilon is rounded up and the lower bound down, to 4 digits. Role proves: a"
-            " bound on the epsilon of this protocol. Role compares: the epsilon of another"
-            " protocol with the same parameters.",
+            "Rounding: epsilon is rounded up and the lower bound down, to 4 digits."
+            f"{_roles(certificate)}",
             style="dim",
         ),
     ]
@@ -55,9 +54,10 @@ def safe_value(parameter: Parameter, value: float) -> str:
     return formatting.down(value, 6)
 
 
-def guarantee(certificate: Certificate) -> Text:
-    """State the guarantee in one sentence."""
-    repeated = f", {certificate.campaigns:,} campaigns" if certificate.campaigns > 1 else ""
+def guarantee(certificate: Certificate, *, several: str = "campaigns") -> Text:
+    """State the guarantee in one sentence. ``several`` says what is composed, such as runs."""
+    count = certificate.campaigns
+    repeated = f", {count:,} {several} together" if count > 1 else ""
     sentence = Text.assemble(
         (f"epsilon <= {formatting.up(certificate.epsilon)}", "bold green"),
         f" at delta = {certificate.delta!r} ({certificate.adjacency}{repeated}),"
@@ -85,6 +85,15 @@ def methods_table(certificate: Certificate) -> Table:
         lower = formatting.down(certificate.epsilon_lower)
         table.add_row(LOWER, lower, "", f"epsilon is at least this for {_tight_case(certificate)}")
     return table
+
+
+def _roles(certificate: Certificate) -> str:
+    """Explain the words of the column role that occur in the table of methods."""
+    words = f' In the column role, "{PROVES}" marks a bound on the epsilon of this protocol'
+    shown = (other for other in certificate.alternatives if math.isfinite(other.epsilon))
+    if any(not other.proves for other in shown):
+        words += f', and "{COMPARES}" the epsilon of another protocol with the same parameters'
+    return f"{words}."
 
 
 def _tight_case(certificate: Certificate) -> str:

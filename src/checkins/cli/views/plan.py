@@ -149,7 +149,7 @@ def plan_parts(plan: Plan, *, place: str | None) -> Iterator[RenderableType]:
     """Return the recommended design, the reasons, the alternatives and the next steps."""
     best = plan.recommended
     yield Text.assemble(("Recommended: ", "bold"), (best.label, "bold green"))
-    yield guarantee(plan.certificate)
+    yield guarantee(plan.certificate, several="runs")
     yield _design(plan)
     yield from listed(
         "Why",
@@ -162,8 +162,10 @@ def plan_parts(plan: Plan, *, place: str | None) -> Iterator[RenderableType]:
     yield Text(
         f"*: recommended. epsilon: certified, rounded up, at delta = {best.target.delta!r}"
         f" ({best.target.adjacency}). proxy: estimate of the error; smaller is better. time: of all"
-        " runs. upload: per client. noise: noise multiplier, or local epsilon. design: runs x slots"
-        " (one run if there is no x), p: participation, and who adds the noise or the randomizer.",
+        " runs. upload: per client. noise: noise multiplier, or local epsilon. design: the"
+        " protocol; runs x slots (no x: one run); the window of a sliding protocol; p, the"
+        " participation, if it is below 1; and who adds the Gaussian noise, or the name of another"
+        " randomizer.",
         style="dim",
     )
     yield ""
