@@ -19,6 +19,7 @@ __all__ = ["browser", "checkins", "postgres", "postgres_url"]
 os.environ.setdefault("MPLBACKEND", "Agg")
 
 settings.register_profile("ci", derandomize=True, deadline=None, max_examples=25)
+settings.register_profile("fast", settings.get_profile("ci"), max_examples=3)
 settings.register_profile("soak", deadline=None, max_examples=1000)
 settings.register_profile(
     "mutants", settings.get_profile("ci"), phases=(Phase.explicit, Phase.generate)
