@@ -123,10 +123,10 @@ class CrashingFile(StateFile):
         super().__init__(path)
         self._device, self._count = device, 0
 
-    def save(self, kept: bytes) -> None:
+    def save(self, state: bytes) -> None:
         self._count += 1
         self._device.at(f"before save {self._count}")
-        super().save(kept)
+        super().save(state)
         self._device.at(f"after save {self._count}")
 
 

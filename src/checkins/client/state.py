@@ -133,7 +133,7 @@ class MemoryStore:
         self.state = state
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class StateFile:
     """A state store in one file. After a crash it holds the old state or the new one."""
 

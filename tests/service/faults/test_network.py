@@ -56,7 +56,7 @@ def test_every_fault_on_every_route_changes_nothing(
     for slower in SLOWER:
         folder = tmp_path / f"{slower}"
         folder.mkdir()
-        plan = slow_enough(start_s, slower, slots=12, clients=100, capacity=6)
+        plan = slow_enough(start_s, slower, slots=20, clients=100, capacity=4)
         findings, seen = through_faults(plan, folder, postgres.create(), start_s)
         check_retries(seen)
         met = {(one.route, one.fate) for one in seen}
