@@ -95,7 +95,7 @@ def run(app, wire: Wire, *, limits: Limits = FREE, **how: object) -> list[str]:
     """Send the request through a middleware; the slugs it told as refused."""
     told: list[str] = []
     how.setdefault("limit_for", lambda scope: LIMIT)
-    middleware = RequestLimits(app, limits=limits, refused=told.append, **how)
+    middleware = RequestLimits(app, limits=limits, on_refusal=told.append, **how)
     asyncio.run(middleware(wire.scope, wire.receive, wire.send))
     return told
 
@@ -389,7 +389,7 @@ def test_a_hurried_address_is_told_to_wait_and_others_are_not():
     app = Reader()
     limits = Limits(requests_per_s=0.5, burst=2)
     middleware = RequestLimits(
-        app, limits=limits, limit_for=lambda _: LIMIT, refused=told.append, clock=lambda: now
+        app, limits=limits, limit_for=lambda _: LIMIT, on_refusal=told.append, clock=lambda: now
     )
 
     def ask(host: str, **headers: str) -> Wire:

@@ -212,7 +212,7 @@ def test_restore_ends_what_was_running_and_prices_it_to_the_last_affordable_slot
         lines = ledgers.ledger_lines(connection, spec.population, after=0, most=99)
     assert (snapshot.state.ending, snapshot.state.closed) == (Ending.STOPPED, 2)
     assert snapshot.certificate["epsilon"] == Spending(spec.campaign).after(6).epsilon
-    assert verify(lines, closed=True).within_budget
+    assert verify(lines, require_closed=True).within_budget
     assert token not in snapshot.certificate
     with database.reading() as connection:
         assert metadata.read(connection, metadata.COPY) is None

@@ -274,7 +274,7 @@ def test_the_ledger_is_served_byte_for_byte_and_verifies(on) -> None:
         assert answer.headers["content-type"] == "application/x-ndjson"
         lines = answer.content.splitlines(keepends=True)
         view = (await it.ask("GET", "")).json()
-        verified = verify(lines, head=view["ledger"]["head"], closed=True)
+        verified = verify(lines, head=view["ledger"]["head"], require_closed=True)
         assert len(lines) == view["ledger"]["entries"] == 5
         assert verified.certificate.epsilon == pytest.approx(view["certificate"]["epsilon"])
         rest = await it.ask("GET", "/ledger?after=3")
@@ -327,7 +327,7 @@ def test_only_the_operator_opens_stops_and_measures(here) -> None:
         view = (await it.ask("GET", "")).json()
         assert (view["status"], view["slots_closed"]) == ("stopped", 1)
         lines = (await it.ask("GET", "/ledger")).content.splitlines(keepends=True)
-        assert verify(lines, closed=True).certificate.epsilon == pytest.approx(
+        assert verify(lines, require_closed=True).certificate.epsilon == pytest.approx(
             view["certificate"]["epsilon"]
         )
 

@@ -38,7 +38,7 @@ def check(
     for story in stories.values():
         _check_story(story, findings)
     try:
-        verify(lines, closed=True)
+        verify(lines, require_closed=True)
     except InvalidLedger as error:
         findings.add(Kind.LEDGER, str(error))
         return findings
