@@ -12,9 +12,9 @@ from hypothesis.extra import numpy as hnp
 
 from checkins.errors import InvalidValue
 from checkins.tasks.data.scattering import (
+    ASPECT_RATIO,
     FREQUENCY,
     MARGIN,
-    SLANT,
     WIDTH,
     Scattering,
     group_normalised,
@@ -33,14 +33,14 @@ def wavelet_in_space(side: int, scale: int, angle: float) -> np.ndarray:
     spread, frequency = WIDTH * scale, FREQUENCY / scale
     y, x = np.mgrid[-2 * side : 3 * side, -2 * side : 3 * side].astype(float)
     along, across = np.cos(angle) * x + np.sin(angle) * y, np.cos(angle) * y - np.sin(angle) * x
-    envelope = np.exp(-(along**2 + (SLANT * across) ** 2) / (2 * spread**2))
+    envelope = np.exp(-(along**2 + (ASPECT_RATIO * across) ** 2) / (2 * spread**2))
 
     def repeated(values: np.ndarray) -> np.ndarray:
         return values.reshape(5, side, 5, side).sum(axis=(0, 2))
 
     wave, rest = repeated(envelope * np.exp(1j * frequency * along)), repeated(envelope)
     wave = wave - wave.sum() / rest.sum() * rest
-    return wave * SLANT / (2 * np.pi * spread**2)  # the envelope's integral is then 1
+    return wave * ASPECT_RATIO / (2 * np.pi * spread**2)  # the envelope's integral is then 1
 
 
 def convolved(picture: np.ndarray, kernel: np.ndarray) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""Requests of commands to a running service: fetch its campaigns, ledgers and models."""
+"""HTTP requests of commands to a running service, for its campaigns, ledgers and models."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ CAMPAIGN_ID, *ACCESS, FOLLOW = options("""
 """)
 
 OPTION_NAMES = {"key": "key_file"}
-"""Names of parameters in the library whose options have other names."""
+"""Maps a parameter of the library to its command-line option, where the two names differ."""
 LOCAL_HOSTS = ("localhost", "127.0.0.1", "::1")
 ADDRESS = re.compile(r"https?://", re.IGNORECASE)
 _CAMPAIGN = re.compile(rf"(https?://[^?#]+?)/campaigns/({wire.RUN_ID})/?", re.IGNORECASE)
@@ -42,7 +42,9 @@ TIMEOUT_S = 30.0
 LEDGER_BYTES = 64 * 2**30
 """Largest ledger that is fetched. Fetch a larger ledger with another tool and verify the file."""
 MOST_CAMPAIGNS = 100
-"""Up to this number of campaigns, their populations are compared."""
+"""Largest number of campaigns of a service for which the URL may leave out the run.
+
+Up to this number, commands check whether all campaigns have the same population."""
 
 
 def is_address(place: str) -> bool:

@@ -35,7 +35,7 @@ Result = TypeVar("Result")
 Journal = Callable[[Mapping[str, object]], None]
 
 MAX_SLEEP_S = 30.0
-"""Longest single sleep in seconds, so that a device notices time that it was suspended."""
+"""Longest single sleep in seconds. A device that was suspended reads the clock again afterwards."""
 HEADERS = {"User-Agent": "checkins", "Accept-Encoding": "identity"}
 """HTTP headers of every device. They are the same for all, so they identify no device."""
 

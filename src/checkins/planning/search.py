@@ -26,19 +26,21 @@ from checkins.planning.question import Question
 from checkins.planning.search_space import candidates, with_slots
 
 LOAD_EXPONENT = 0.05
-"""Exponent of the load in the score. With twice the uploads, the proxy must be 3.4% smaller."""
+"""Exponent of the load in the score. A design with twice the uploads has the same score if its
+proxy (the expected error, see ``cost_model``) is 3.4% smaller."""
 FINALISTS, MOST_TRIED = 5, 24
 """Number of calibrated candidates from which the best is chosen, and the limit on attempts."""
-SAME_LOAD = 1.02
+LOAD_TOLERANCE = 1.02
 """Designs whose loads differ by at most this factor count as equally demanding."""
 BUDGET_SHARES = (0.5, 0.25)
 """Shares of the budget for which the front also shows designs."""
-LEAST_DELTA_WITHOUT_CHECK = 1e-12
-"""Above this delta, the charge for the rounding on devices is always small enough."""
-REDUCTIONS = (3.0, 10.0, 30.0)
-"""Factors by which other designs on the front must take less time or less load."""
+LEAST_DELTA_WITHOUT_ROUNDING_CHECK = 1e-12
+"""From this delta on, rounded noise is known to be charged less than half of delta."""
+TIME_AND_LOAD_REDUCTIONS = (3.0, 10.0, 30.0)
+"""For each factor f, the front has the most accurate design with 1/f of the recommended design's
+time, and the one with 1/f of its load."""
 SLOT_FACTORS = (0.25, 0.5, 0.7, 1.4, 2.0, 4.0)
-"""Numbers of slots on the curve, relative to the recommended number."""
+"""The result has the recommended design with its number of slots times each of these factors."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +77,7 @@ def search(question: Question) -> SearchResult:
     affordable = [
         one.candidate
         for one in estimates
-        if one.load <= SAME_LOAD * chosen.load and not _is_privunit(one.candidate)
+        if one.load <= LOAD_TOLERANCE * chosen.load and not _is_privunit(one.candidate)
     ]
     parts = [replace(target, epsilon=share * target.epsilon) for share in BUDGET_SHARES]
     wanted = [
@@ -218,13 +220,13 @@ def _best(
 def check_it_can_run(candidate: DesignCandidate, target: Target, question: Question) -> None:
     """Raise ``InvalidValue`` if the candidate cannot run as a campaign.
 
-    This includes a delta that is so small that the rounding on devices uses up half of it.
+    Also raise it if delta is so small that rounding the noise on devices uses more than half of it.
     """
     design = CalibratedDesign.of(
         candidate, round_level(candidate, candidate.estimated_level(target)), target, question
     )
     campaign = campaign_of(design)
-    if target.delta < LEAST_DELTA_WITHOUT_CHECK:
+    if target.delta < LEAST_DELTA_WITHOUT_ROUNDING_CHECK:
         spent = total_variation.charge(epsilon=0.0, variation=PartialRun.whole(campaign).variation)
         if spent > target.delta / 2.0:
             raise InvalidValue(
@@ -273,7 +275,7 @@ def _less_demanding(
     """Return the most accurate candidates: overall, with less time, and with less load."""
     load, duration_s = chosen.load, chosen.metrics.duration_s
     limits = [(math.inf, math.inf)]
-    for cut in REDUCTIONS:
+    for cut in TIME_AND_LOAD_REDUCTIONS:
         limits += [(load / cut, math.inf), (math.inf, duration_s / cut)]
     found = []
     for most_load, most_s in limits:
@@ -296,5 +298,5 @@ def _is_privunit(candidate: DesignCandidate) -> bool:
 def _best_at(
     part: Target, affordable: Sequence[DesignCandidate], question: Question
 ) -> DesignCandidate:
-    """Return the most accurate of the candidates ``affordable`` at a part of the budget."""
+    """Return the most accurate of the ``affordable`` candidates for the smaller target ``part``."""
     return min(_estimates(affordable, part, question), key=lambda one: one.metrics.proxy).candidate

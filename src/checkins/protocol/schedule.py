@@ -73,6 +73,6 @@ class RunSchedule:
         return self.ends(slot) + min(RELEASE_DELAY_S, self.choose_s / 2)
 
     def first_open(self, moment: float) -> int:
-        """Return the first slot whose check-ins are not over, or a number above ``slots``."""
+        """Return the first slot that accepts check-ins now or later. It may be above ``slots``."""
         slot = max(1, int((moment - self.begins(1)) // self.slot_s) + 1)
         return slot if moment < self.chooses(slot) else slot + 1

@@ -1,4 +1,6 @@
-"""The slot ratios of random check-ins with Gaussian noise, and the delta of a single Gaussian.
+"""Gaussian noise: the likelihood ratio of one slot's output with and without a client.
+
+Also the delta of a single Gaussian mechanism.
 
 Theorem:     docs/theory/gaussian.md.
 """
@@ -88,7 +90,7 @@ def outcome_masses(
     then shifts its slot's output by ``shift`` standard deviations.
 
     Theorem:     docs/theory/gaussian.md.
-    Rounding:    up to a grid of ``cells``. Round-off is ignored, so the result is an estimate.
+    Rounding:    up, on a grid with ``cells`` cells. Round-off is ignored, so this is an estimate.
     """
     ratio: SlotRatio = Shifted(shift) if chosen is None else Diluted(Shifted(shift), chosen)
     rounding = Rounding(side=Side.UP, cells=cells, tolerance=1e-18)
@@ -128,7 +130,10 @@ class GaussianCampaign:
         return 1.0 if self.displaces is None else self.displaces / (self.displaces + 1.0)
 
     def divergence(self, adjacency: Adjacency, *, delta: float, cells: int | None) -> Divergence:
-        """Return the exact divergence on a grid. ``cells`` None means as many as a certificate."""
+        """Return the exact divergence on a grid.
+
+        If ``cells`` is None, the grid has as many cells as for a certificate.
+        """
         return slot_sum.divergence(self, adjacency, delta=delta, cells=cells)
 
     def pair(self, rounding: Rounding) -> DominatingPair:

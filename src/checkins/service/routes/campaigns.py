@@ -86,7 +86,7 @@ async def stop_campaign(request: Request) -> Response:
 
 @router.get(wire.PROGRESS_PATH, **described("Learning curve and epsilons", wire.Progress, "run"))
 async def progress(request: Request) -> Response:
-    """The response contains the data of the charts on the page."""
+    """The response contains the data that the web page of the run draws as charts."""
     live_run, runner = await live_run_of(request), runner_of(request)
     return json_response(await client_requests.progress(runner, live_run))
 
@@ -114,7 +114,8 @@ def _view(live_run: LiveRun, runner: Runner, *, code: int = status.HTTP_200_OK) 
 async def latest(request: Request) -> Response:
     """Before the first release, this is the initial model of the run."""
     live_run = await live_run_of(request)
-    # The tag is weak because workers may order the header differently. The tensors are the same.
+    # The ETag is weak, because two workers may write the fields of the safetensors header in
+    # different orders. The tensors are the same.
     tag = f'W/"{live_run.public.model_hash}"'
     headers = {"etag": tag, "cache-control": "no-cache"}
     if request.headers.get("if-none-match") == tag:

@@ -19,9 +19,11 @@ EPOCH, KEY, COPY = "epoch", "key", "copy"
 
 
 def lost_runs_entry(population: str) -> str:
-    """Return the name of the entry which says that a population has lost runs.
+    """Return the name of the entry which says that runs of a population are missing.
 
-    The population is hashed, because names of entries are short.
+    Runs are missing if the store was restored from a backup.
+
+    The population is hashed because the name column has a limited length.
     """
     return f"lost {hashlib.sha256(population.encode()).hexdigest()[:32]}"
 

@@ -19,7 +19,8 @@ from checkins.tasks.own_model import OwnModel
 
 Metrics = dict[str, float]
 MOST_ROWS = 20_000
-"""Largest number of clients' rows to evaluate on. If there are more, they are evenly spaced."""
+"""Largest number of clients' rows to evaluate on. If there are more, evenly spaced ones are
+used."""
 
 
 class Diverged(InvalidValue):

@@ -37,8 +37,8 @@ WIDTH = 0.8  # standard deviation of the smallest wavelet's envelope, in pixels
 FREQUENCY = 0.75 * np.pi  # frequency of the smallest wavelet
 FLOOR = 1e-5  # added to variances, as in [TB21]
 ROOT_FLOOR = 5e-3  # added to variances of square roots
-FAINT = 0.01  # added to responses of order 1 before dividing by them
-SLANT = 0.5  # width of a wavelet along its direction, divided by its width across
+DIVISOR_FLOOR = 0.01  # added to responses of order 1 before dividing by them
+ASPECT_RATIO = 0.5  # width of a wavelet along its direction, divided by its width across
 _BATCH = 16  # pictures per batch, so that their order-2 responses fit into the cache
 
 
@@ -62,7 +62,7 @@ class Scattering:
         validate.count(most=1024, size=self.size)
         validate.count(most=64, angles=self.angles)
         if self.size < 2 * STRIDE or self.size % STRIDE:
-            raise InvalidValue("size", self.size, f"must be a multiple of {STRIDE} from 8")
+            raise InvalidValue("size", self.size, f"must be a multiple of {STRIDE} and at least 8")
 
     @property
     def shape(self) -> tuple[int, int, int]:
@@ -79,7 +79,7 @@ class Scattering:
 
         ``images`` has the shape (pictures, size, size).
         """
-        return self._each(images, self.shape, self._batch, workers)
+        return self._in_batches(images, self.shape, self._batch, workers)
 
     def features(self, images: NDArray[np.floating], *, workers: int = 2) -> Images:
         """Return flat, normalised features for linear models, of pictures with values in [0, 1].
@@ -99,12 +99,12 @@ class Scattering:
             relative = responses[:, first:].reshape(
                 len(responses), self.angles, -1, *self.shape[1:]
             )
-            relative /= edges[:, :, np.newaxis] + FAINT
+            relative /= edges[:, :, np.newaxis] + DIVISOR_FLOOR
             return group_normalised(np.sqrt(responses), self.shape[0], floor=ROOT_FLOOR)
 
-        return self._each(images, (math.prod(self.shape),), of_batch, workers)
+        return self._in_batches(images, (math.prod(self.shape),), of_batch, workers)
 
-    def _each(
+    def _in_batches(
         self,
         images: NDArray[np.floating],
         shape: tuple[int, ...],
@@ -144,7 +144,9 @@ class Scattering:
 
     @cached_property
     def _wavelets(self) -> tuple[Images, Images]:
-        """Real Fourier transforms of the small and the large wavelets, by (angle, row, column).
+        """The Fourier transforms of the small and the large wavelets: angle, row, column.
+
+        They are real-valued.
 
         They are scaled so that, with the window, no frequency is amplified: Σ|ψ̂|² + |φ̂|² ≤ 1.
         """
@@ -155,7 +157,8 @@ class Scattering:
         )
         window = np.abs(fft.fft(_gaussian(side, np.arange(side), centre=0.0)))
         room = 1.0 - np.multiply.outer(window, window) ** 2
-        # A real picture has the same energy at ω and at -ω, so the mean of both is bounded.
+        # A real picture has the same energy at ω and at -ω, so a bound on the mean of the energies
+        # of the filters at ω and at -ω is enough.
         both = np.sum(small**2 + large**2, axis=0)
         both = 0.5 * (both + np.roll(both[::-1, ::-1], 1, axis=(0, 1)))
         most = np.max(both.flat[1:] / room.flat[1:])
@@ -203,7 +206,7 @@ def _morlet(side: int, scale: int, angle: float) -> NDArray[np.float64]:
     along, across = np.cos(angle) * x + np.sin(angle) * y, np.cos(angle) * y - np.sin(angle) * x
 
     def bump(frequency: float) -> NDArray[np.float64]:
-        squares = (along - frequency) ** 2 + (across / SLANT) ** 2
+        squares = (along - frequency) ** 2 + (across / ASPECT_RATIO) ** 2
         total: NDArray[np.float64] = np.exp(-0.5 * (scale * WIDTH) ** 2 * squares).sum(axis=(2, 3))
         return total
 
