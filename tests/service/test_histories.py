@@ -326,7 +326,7 @@ def test_any_history_is_one_of_the_machines(
         assert lines == pure.lines
         assert ended.certificate["epsilon"] == certificate(pure.ledger).epsilon
         assert ended.state.closed == spec.affordable
-        assert house.verified(spec, closed=True).within_budget
+        assert house.verified(spec, require_closed=True).within_budget
 
 
 def recorded(draw: Callable[..., Any], drawn: list[Any]) -> Callable[..., Any]:

@@ -80,7 +80,7 @@ def test_invariant_9_campaigns_on_one_population_come_one_after_another_and_comp
     assert spec.population == first.population
     both = house.finish(spec).certificate["epsilon"]
     assert alone < both <= 2 * alone * 1.05
-    verified = house.verified(spec, closed=True)
+    verified = house.verified(spec, require_closed=True)
     filters = {run.filter for run in verified.ledger.runs}
     assert len(filters) == 1
     assert verified.rule == f"chosen after earlier releases: filter {filters.pop()}"
@@ -98,7 +98,7 @@ def test_invariant_9_what_was_spent_before_is_gone_from_the_budget(house: House)
     ended = house.finish(spec)
     assert (ended.state.ending, ended.state.closed) == (Ending.STOPPED, spec.affordable)
     assert ended.certificate["epsilon"] <= tight
-    assert house.verified(spec, closed=True).within_budget
+    assert house.verified(spec, require_closed=True).within_budget
     third = replace(second, name="third")
     with pytest.raises(InvalidValue, match="allows no slot of this campaign, after its earlier"):
         house.open(replace(third, budget=replace(third.budget, epsilon=spent * 1.01)))
@@ -113,7 +113,7 @@ def test_other_populations_have_ledgers_of_their_own(house: House) -> None:
     house.finish(nobody)
     assert len({spec.population for spec in (first, other, nobody)}) == 3
     for spec in (first, other, nobody):
-        assert len(house.verified(spec, closed=True).ledger.runs) == 1
+        assert len(house.verified(spec, require_closed=True).ledger.runs) == 1
 
 
 def test_what_does_not_fit_the_ledger_of_its_population_is_refused(house: House) -> None:
@@ -153,7 +153,7 @@ def test_every_repeat_is_opened_once_and_then_no_more(house: House) -> None:
         house.finish(spec)
     assert [run[-2:] for run in ids] == ["-1", "-2", "-3"]
     assert house.open(again).id == ids[-1]
-    assert len(house.verified(spec, closed=True).ledger.runs) == 3
+    assert len(house.verified(spec, require_closed=True).ledger.runs) == 3
 
 
 def test_a_late_repeat_is_opened_all_the_same_and_its_slots_are_dummies(house: House) -> None:

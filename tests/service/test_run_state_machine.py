@@ -214,7 +214,7 @@ def test_a_whole_run_verifies_and_costs_what_it_says(house: House, given) -> Non
         house.play(spec, slot, slot)
     snapshot = house.finish(spec)
     assert snapshot.state.ending is Ending.COMPLETED
-    verified = house.verified(spec, closed=True, head=snapshot.ledger.head)
+    verified = house.verified(spec, require_closed=True, head=snapshot.ledger.head)
     assert verified.within_budget
     assert verified.notes == ()
     assert verified.certificate.epsilon == pytest.approx(snapshot.certificate["epsilon"])
@@ -249,7 +249,7 @@ def test_invariant_10_a_run_stops_before_the_release_that_its_budget_does_not_pa
     assert len(house.lines(spec)) == 1 + spec.affordable
     snapshot = house.finish(spec)
     assert snapshot.state.ending is Ending.STOPPED
-    verified = house.verified(spec, closed=True)
+    verified = house.verified(spec, require_closed=True)
     assert verified.within_budget
     assert snapshot.certificate["epsilon"] <= 0.7
     assert Spending(spec.campaign).epsilon_after(spec.affordable + 1) > 0.7
@@ -267,7 +267,7 @@ def test_a_run_that_is_stopped_early_is_priced_to_the_last_slot_it_could_have_pa
     ended = run_state_machine.finish(house.database, spec, snapshot)
     assert (ended.state.ending, ended.state.closed) == (Ending.STOPPED, 2)
     assert ended.certificate["epsilon"] == Spending(spec.campaign).after(6).epsilon
-    assert house.verified(spec, closed=True).notes == ()
+    assert house.verified(spec, require_closed=True).notes == ()
 
 
 def test_a_late_restart_closes_every_missed_slot_with_dummies(house: House, drawn) -> None:
@@ -330,7 +330,7 @@ def test_repeats_go_on_with_model_and_velocity(house: House) -> None:
     for slot in (1, 2):
         house.play(second, slot, 2)
     house.finish(second)
-    assert [run.number for run in house.verified(second, closed=True).ledger.runs] == [1, 2]
+    assert [run.number for run in house.verified(second, require_closed=True).ledger.runs] == [1, 2]
 
 
 def test_a_gradient_in_the_making_does_not_cross_a_restart_or_a_run(house: House) -> None:
@@ -344,7 +344,7 @@ def test_a_gradient_in_the_making_does_not_cross_a_restart_or_a_run(house: House
     assert (house.snapshot(spec).learner.model != start).any()
     house.play(spec, 3, 2)
     house.finish(spec)
-    assert house.verified(spec, closed=True)
+    assert house.verified(spec, require_closed=True)
 
 
 @pytest.mark.parametrize("given", [{}, AT_SERVER, EVERYONE, SLIDING])

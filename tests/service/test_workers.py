@@ -175,7 +175,7 @@ def test_invariant_5_one_worker_closes_a_slot_however_many_try(house: House, cre
     known = house.snapshot(spec)
     found = race(*(lambda d=d: run_state_machine.finish(d, spec, known) for d in crew))
     assert {snapshot.state.ending for snapshot in found} == {Ending.COMPLETED}
-    house.verified(spec, closed=True)
+    house.verified(spec, require_closed=True)
 
 
 def test_invariant_6_a_report_is_in_the_sum_exactly_if_it_was_taken(house: House, crew) -> None:

@@ -102,8 +102,8 @@ class Design:
     """The public parameters of one campaign that its epsilon depends on.
 
     ``capacity`` is the largest number of check-ins that a slot uses. With noise at the server, None
-    means that a slot uses all check-ins. With a local randomizer, None means that the capacity is
-    not declared, and the bounds for capacity 1 are used. ``window`` is None unless the protocol is
+    means that a slot uses all check-ins. With a local randomizer, epsilon does not depend on the
+    capacity, and None means that it is not declared. ``window`` is None unless the protocol is
     sliding. ``population`` is None if no number of clients is declared.
 
     >>> Design(Protocol.FIXED, slots=0, participation=1.0, randomizer=LocalRandomizer(1.0))

@@ -128,7 +128,7 @@ class Campaign:
             self._check_end(self.schedule)
 
     def _fill_in_capacity(self) -> None:
-        """Set an absent capacity of a local randomizer to 1, as in the paper."""
+        """Set an absent capacity to 1, as in the paper, if epsilon does not depend on it."""
         local = isinstance(self.design.randomizer, LocalRandomizer)
         design = replace(self.design, participation=float(self.design.participation) + 0.0)
         if local and design.capacity is None and design.protocol is not Protocol.AVERAGED:

@@ -94,8 +94,8 @@ DESIGN = options("""
         as fixed, but each client draws its slot from the next --window slots, not from all slots.
     --slots M  Number of time steps (slots) of the campaign.
     --capacity K|all  Largest number of check-ins that a slot uses. Required with --noise-at client.
-        Default all with --noise-at server. With --local-epsilon the default is 1. The reports of
-        a slot hide each other, so a larger capacity can lower epsilon.
+        Default all with --noise-at server. Not needed with --local-epsilon: epsilon does not depend
+        on it.
     --window W  Number of slots from which a client draws its slot. Only for sliding.
     --population LO..HI  Least and largest possible number of clients. The guarantee assumes them.
         Required for the averaged protocol, otherwise optional.

@@ -19,6 +19,7 @@ from checkins.accounting.design import (
     Adjacency,
     Design,
     GaussianNoise,
+    LocalRandomizer,
     NoiseAt,
     Protocol,
 )
@@ -26,7 +27,6 @@ from checkins.accounting.exact.dominating_pair import NO_LOSS, DominatingPair, f
 from checkins.accounting.exact.gaussian import GaussianCampaign
 from checkins.accounting.exact.grid_distribution import Rounding, Side
 from checkins.accounting.exact.pure import PureCampaign, PureReplaceOne
-from checkins.accounting.exact.pure_capacity import SharedPureCampaign
 from checkins.accounting.paper.occupancy import overflow_probability
 from checkins.accounting.solve import Divergence, Interval, crossing
 from checkins.errors import NotCovered
@@ -42,7 +42,7 @@ def divergence(
     return campaign_of(design).divergence(adjacency, delta=delta, cells=cells)
 
 
-def campaign_of(design: Design) -> PureCampaign | SharedPureCampaign | GaussianCampaign:
+def campaign_of(design: Design) -> PureCampaign | GaussianCampaign:
     """Return the campaign that the design is accounted for as: slots, participation, slot ratio.
 
     Every kind of campaign has its own slot ratio, and the methods ``divergence`` and ``pair``. This
@@ -56,10 +56,6 @@ def campaign_of(design: Design) -> PureCampaign | SharedPureCampaign | GaussianC
     if design.protocol is Protocol.AVERAGED:
         return PureCampaign(
             randomizer.local_epsilon, design.population.fewest if design.population else 1, 1.0
-        )
-    if design.capacity is not None and design.capacity > 1:
-        return SharedPureCampaign(
-            randomizer.local_epsilon, design.drawable_slots, design.participation, design.capacity
         )
     return PureCampaign(randomizer.local_epsilon, design.drawable_slots, design.participation)
 
@@ -85,19 +81,21 @@ def attaining_design(design: Design) -> Design:
     """Return a fixed-window design whose divergence some client of ``design`` attains.
 
     It gives lower bounds. In the sliding protocol, a client meets at most as many slots as the
-    server is active in.
+    server is active in. A slot that sums K pure reports can reveal as much as K separate slots with
+    one report each, if all other reports are dummies.
     """
-    if design.window is None:
+    if design.protocol is Protocol.AVERAGED:
         return design
-    met = min(design.window, design.slots - design.window + 1)
-    if met == design.window:
+    met, probability = design.drawable_slots, design.participation
+    if design.window is not None:
+        met = min(design.window, design.slots - design.window + 1)
+        probability *= met / design.window
+    if isinstance(design.randomizer, LocalRandomizer):
+        met *= design.capacity or 1
+    elif met == design.drawable_slots:
         return design
     return replace(
-        design,
-        protocol=Protocol.FIXED,
-        slots=met,
-        window=None,
-        participation=design.participation * met / design.window,
+        design, protocol=Protocol.FIXED, slots=met, window=None, participation=probability
     )
 
 
@@ -151,9 +149,7 @@ def with_population(
 def uncapped(design: Design) -> Design:
     """Return a fixed-window design without a capacity, and with the same noise in a slot's sum."""
     if not isinstance(design.randomizer, GaussianNoise):
-        return replace(
-            design, protocol=Protocol.FIXED, slots=design.drawable_slots, window=None, capacity=None
-        )
+        return replace(design, protocol=Protocol.FIXED, slots=design.drawable_slots, window=None)
     noise = GaussianNoise(design.slot_noise(design.randomizer), NoiseAt.SERVER)
     return replace(
         design,

@@ -121,8 +121,7 @@ def discretise_up(ratio: SlotRatio, rounding: Rounding) -> GridDistribution:
     grid = _first_grid(ratio, rounding)
     nodes = grid.edges() + grid.origin
     if math.isfinite(ratio.floor):
-        apart = ratio.floor + 1e-6 * (nodes[1] - nodes[0])  # a closer node would give no slope
-        nodes = np.concatenate(([ratio.floor], nodes[nodes > apart]))
+        nodes = np.concatenate(([ratio.floor], nodes[nodes > ratio.floor]))
     calls, puts, width = ratio.call(nodes), ratio.put(nodes), np.diff(nodes)
     if not math.isfinite(ratio.floor):
         puts = puts - puts[0]
@@ -197,8 +196,7 @@ class Outline:
         around = np.abs(self.values)
         order = np.argsort(around)
         blurred = np.cumsum(self.masses[order]) * around[order]
-        last = min(int(np.count_nonzero(blurred < blur)), len(order) - 1)
-        small = float(around[order][last])
+        small = float(around[order][np.count_nonzero(blurred < blur)])
         return Grid.over(self.low, self.high, origin=0.0, scale=small, cells=cells)
 
 
