@@ -115,10 +115,6 @@ ONE_IN_THREE = {
         "test_no_input_leaves_above_its_norm_exactly",
         "test_reports_have_the_law_of_the_numpy_sampler",
     ),
-    "tests/service/test_histories.py": ("test_any_history_is_one_of_the_machines",),
-    "tests/service/test_run_state_machine.py": (
-        "test_a_whole_run_verifies_and_costs_what_it_says",
-    ),
     "tests/simulation/test_baselines.py": (
         "test_without_amplification_the_noise_is_that_of_a_public_slot",
     ),
@@ -135,7 +131,6 @@ ONE_IN_THREE = {
         "test_blocks_of_clients_add_up_to_the_slot",
         "test_the_linear_and_the_general_sum_are_equal",
     ),
-    "tests/tools/test_mutants.py": ("test_a_planted_bug_is_noticed",),
 }
 """Tests with many long cases: one case in three runs in ``make test``, all in ``make soak``."""
 
