@@ -54,9 +54,24 @@ class Postgres:
     data: Path
 
     def crash(self) -> None:
-        """Crash the server without a last write; its keeper starts it again."""
-        process = int((self.data / "postmaster.pid").read_text().split()[0])
+        """Crash the server without a last write, and return when it is gone.
+
+        The keeper starts it again.
+        """
+        end = time.monotonic() + START_S
+        while (process := self._process()) is None:  # it starts after an earlier crash
+            assert time.monotonic() < end, f"PostgreSQL did not start within {START_S:.0f} s"
+            time.sleep(0.01)
         os.kill(process, signal.SIGQUIT)  # "immediate": what was not durable is lost
+        while self._process() == process:
+            assert time.monotonic() < end, f"PostgreSQL did not end within {START_S:.0f} s"
+            time.sleep(0.01)
+
+    def _process(self) -> int | None:
+        """The number of the server's process, or None while there is none."""
+        with contextlib.suppress(OSError, IndexError):
+            return int((self.data / "postmaster.pid").read_text().split()[0])
+        return None
 
     def url(self, database: str) -> str:
         """The address of a database, as `checkins serve --store` and SQLAlchemy take it."""
@@ -73,10 +88,19 @@ class Postgres:
         self._run(f'DROP DATABASE IF EXISTS "{url.rsplit("/", 1)[1]}" WITH (FORCE)')
 
     def _run(self, statement: str) -> None:
+        """Run a statement as soon as the server takes connections, as after a crash."""
         import psycopg
 
-        with psycopg.connect(self.url("postgres"), autocommit=True) as connection:
-            connection.execute(statement.encode())
+        end = time.monotonic() + START_S
+        while True:
+            try:
+                with psycopg.connect(self.url("postgres"), autocommit=True) as connection:
+                    connection.execute(statement.encode())
+                return
+            except psycopg.OperationalError:
+                if not time.monotonic() < end:
+                    raise
+            time.sleep(0.1)
 
 
 @pytest.fixture(scope="session")
