@@ -7,8 +7,9 @@ from itertools import product
 import PLD_accounting
 
 from bench.measure import Section, timed
-from checkins.accounting.exact.gaussian import GaussianAddRemove, GaussianCampaign
+from checkins.accounting.exact.gaussian import GaussianCampaign
 from checkins.accounting.exact.grid_distribution import CELLS
+from checkins.accounting.exact.slot_sum import AddRemove
 from checkins.accounting.solve import Interval
 
 NOISES = (0.3, 0.5, 1.0, 2.0, 5.0, 10.0)
@@ -17,9 +18,7 @@ DELTAS = (1e-5, 1e-8, 1e-12)
 
 
 def ours(noise: float, slots: int, delta: float) -> Interval:
-    return GaussianAddRemove(GaussianCampaign(noise, slots, 1.0), delta=delta, cells=CELLS).epsilon(
-        delta
-    )
+    return AddRemove(GaussianCampaign(noise, slots, 1.0), delta=delta, cells=CELLS).epsilon(delta)
 
 
 def peers(noise: float, slots: int, delta: float) -> tuple[float, float]:

@@ -9,7 +9,9 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from checkins.accounting import Adjacency
 from checkins.accounting.exact.pure import PureAddRemove, PureCampaign, PureReplaceOne
+from checkins.accounting.exact.pure_capacity import SharedPureCampaign
 from tests.accounting import protocols
 from tests.accounting.protocols import DUMMY, OTHER_DATUM, Client, Protocol
 
@@ -256,6 +258,36 @@ def test_no_randomizer_found_by_search_beats_the_extreme_ones_by_much(slots: int
 
 
 # Capacity
+
+
+@st.composite
+def shared_protocols(draw: st.DrawFn) -> tuple[Protocol, SharedPureCampaign]:
+    """A protocol whose slots sum up to four reports, with hostile others, and its accountant."""
+    capacity, slots = draw(st.integers(2, 4)), draw(st.integers(1, 2))
+    local_epsilon, participation = draw(local_epsilons), draw(participations)
+    everywhere = tuple(range(slots))
+    client = Client(protocols.DATUM, participation, everywhere)
+    other = st.builds(Client, st.integers(0, 3), participations, windows(slots))
+    others = draw(st.lists(other, max_size=5 - slots))
+    randomizer = protocols.adaptive(draw(seeds), local_epsilon, rows=4)
+    protocol = Protocol(slots, capacity, randomizer, client, tuple(others))
+    return protocol, SharedPureCampaign(local_epsilon, slots, participation, capacity)
+
+
+@settings(max_examples=40)
+@given(case=shared_protocols(), share=shares)
+def test_no_protocol_with_shared_slots_exceeds_the_bounds_with_capacity(
+    case: tuple[Protocol, SharedPureCampaign], share: float
+) -> None:
+    protocol, campaign = case
+    epsilon = share * cap(campaign.local_epsilon, campaign.participation)
+    releases = protocol.releases()
+    for adjacency, delta in (
+        (Adjacency.ADD_REMOVE, releases.add_remove),
+        (Adjacency.REPLACE_ONE, releases.replace),
+    ):
+        bound = campaign.divergence(adjacency, delta=DELTA, cells=200)
+        assert delta(epsilon) <= bound.upper(epsilon) + ROUND_OFF
 
 
 def counterexample(epsilon: float) -> float:

@@ -342,9 +342,8 @@ def test_a_targets_campaigns_are_counted(value: object) -> None:
         (AVERAGED, PARTICIPATION, "participation 1 only"),
         (AVERAGED, SLOTS, "fixed protocol only"),
         (WINDOW, SLOTS, "fixed protocol only"),
-        (LOCAL, CAPACITY, "noise at the client only"),
-        (SERVER, CAPACITY, "noise at the client only"),
-        (dataclasses.replace(LOCAL, capacity=3), CAPACITY, "noise at the client only"),
+        (SERVER, CAPACITY, "sums private reports"),
+        (AVERAGED, CAPACITY, "averaged updates use all"),
     ],
 )
 def test_a_parameter_that_epsilon_does_not_depend_on_is_refused_with_the_reason(

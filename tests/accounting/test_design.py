@@ -23,6 +23,7 @@ from checkins.accounting.design import (
 from checkins.accounting.exact.campaign_divergence import campaign_of
 from checkins.accounting.exact.gaussian import GaussianCampaign
 from checkins.accounting.exact.pure import PureCampaign
+from checkins.accounting.exact.pure_capacity import SharedPureCampaign
 from checkins.errors import InvalidValue, NotCovered
 from tests import strategies
 
@@ -75,7 +76,8 @@ def test_a_design_hands_its_own_numbers_to_the_accountant(design: Design) -> Non
         slots = design.population.fewest
     assert (campaign.slots, campaign.participation) == (slots, design.participation)
     if isinstance(design.randomizer, LocalRandomizer):
-        assert isinstance(campaign, PureCampaign)
+        assert isinstance(campaign, PureCampaign | SharedPureCampaign)
+        assert isinstance(campaign, SharedPureCampaign) == ((design.capacity or 1) > 1)
         assert campaign.local_epsilon == design.randomizer.local_epsilon
     else:
         assert isinstance(campaign, GaussianCampaign)

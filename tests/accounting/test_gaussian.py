@@ -17,12 +17,9 @@ from scipy.special import log_ndtr
 from scipy.stats import norm
 
 from checkins.accounting.design import LEAST_NOISE, MOST_NOISE
-from checkins.accounting.exact.gaussian import (
-    GaussianAddRemove,
-    GaussianCampaign,
-    GaussianReplaceOne,
-)
+from checkins.accounting.exact.gaussian import GaussianCampaign
 from checkins.accounting.exact.slot_ratio import Antipodal, Diluted, Displaced, Envelope, Shifted
+from checkins.accounting.exact.slot_sum import AddRemove, ReplaceOne
 from checkins.accounting.solve import Interval
 from tests.soak import examples
 
@@ -34,7 +31,7 @@ FAILURE = 1e-6
 
 
 def price(
-    make: type[GaussianAddRemove] | type[GaussianReplaceOne],
+    make: type[AddRemove] | type[ReplaceOne],
     *,
     noise: float,
     slots: int,
@@ -56,7 +53,7 @@ def price(
 def test_the_table_of_noise_at_the_server_is_reproduced(
     noise: float, slots: int, seen: float
 ) -> None:
-    found = price(GaussianAddRemove, noise=noise, slots=slots, cells=1024)
+    found = price(AddRemove, noise=noise, slots=slots, cells=1024)
     assert found.lower == pytest.approx(seen, rel=1e-3)
     assert found.upper == pytest.approx(seen, rel=1e-3)
 
@@ -69,11 +66,11 @@ def test_the_envelope_lies_where_it_was_seen(
     slots: int, envelope: float, alone: float, doubled: float
 ) -> None:
     """K = 1, sigma 2: between shift C, which is no guarantee, and shift 2C, which is too much."""
-    displaced = price(GaussianAddRemove, noise=2.0, slots=slots, displaces=1, cells=1024)
+    displaced = price(AddRemove, noise=2.0, slots=slots, displaces=1, cells=1024)
     assert displaced.upper == pytest.approx(envelope, abs=6e-4)
     assert displaced.lower == pytest.approx(alone, abs=6e-4)
     for noise, seen in ((2.0, alone), (1.0, doubled)):
-        found = price(GaussianAddRemove, noise=noise, slots=slots, cells=1024)
+        found = price(AddRemove, noise=noise, slots=slots, cells=1024)
         assert found.upper == pytest.approx(seen, abs=6e-4)
 
 
@@ -83,10 +80,10 @@ def test_antipodal_data_have_the_recorded_epsilon(slots: int, seen: float, split
 
     Both numbers are those of a client that displaces nobody.
     """
-    found = price(GaussianReplaceOne, noise=2.0, slots=slots)
+    found = price(ReplaceOne, noise=2.0, slots=slots)
     assert found.lower <= seen + 5e-4
     assert found.upper == pytest.approx(seen, rel=4e-3)
-    away = GaussianAddRemove(GaussianCampaign(2.0, slots, 1.0), delta=1e-6, cells=CELLS)
+    away = AddRemove(GaussianCampaign(2.0, slots, 1.0), delta=1e-6, cells=CELLS)
 
     def through_absence(epsilon: float) -> float:
         return min(
@@ -112,7 +109,7 @@ def gaussian_mechanism(noise: float, epsilon: float) -> float:
 @given(noise=st.floats(0.1, 1000.0), share=st.floats(0.01, 1.5))
 def test_one_slot_is_the_analytic_gaussian_mechanism(noise: float, share: float) -> None:
     epsilon = share * (0.5 / noise**2 + 5 / noise)
-    bound = GaussianAddRemove(GaussianCampaign(noise, 1, 1.0), delta=1e-9, cells=2)
+    bound = AddRemove(GaussianCampaign(noise, 1, 1.0), delta=1e-9, cells=2)
     exact = gaussian_mechanism(noise, epsilon)
     # the oracle cancels too: about 1e-16 of its terms
     terms = norm.cdf(0.5 / noise - epsilon * noise)
@@ -126,7 +123,7 @@ def test_replacing_in_one_slot_is_a_gaussian_of_twice_the_sensitivity(
     noise: float, share: float
 ) -> None:
     epsilon = share * (2 / noise**2 + 10 / noise)
-    bound = GaussianReplaceOne(GaussianCampaign(noise, 1, 1.0), delta=1e-9, cells=2)
+    bound = ReplaceOne(GaussianCampaign(noise, 1, 1.0), delta=1e-9, cells=2)
     exact = gaussian_mechanism(noise / 2, epsilon)
     terms = norm.cdf(1 / noise - epsilon * noise / 2)
     assert bound.upper(epsilon) == pytest.approx(exact, rel=1e-6, abs=1e-14 * terms)
@@ -140,7 +137,7 @@ def test_one_slot_behind_a_coin_flip_is_the_subsampled_gaussian(
     oracle = privacy_loss_distribution.from_gaussian_mechanism(
         noise, sampling_prob=participation, value_discretization_interval=1e-4
     )
-    bound = GaussianAddRemove(GaussianCampaign(noise, 1, participation), delta=1e-9, cells=2)
+    bound = AddRemove(GaussianCampaign(noise, 1, participation), delta=1e-9, cells=2)
     for epsilon in (0.0, 0.01, 0.1, 0.5):
         pessimistic = oracle.get_delta_for_epsilon(epsilon)
         assert bound.upper(epsilon) <= pessimistic * (1 + 1e-6) + 1e-9
@@ -162,7 +159,7 @@ def test_the_interval_lies_inside_that_of_an_independent_accountant(
             sigma=noise, num_steps=slots, delta=delta, epsilon_accuracy=accuracy
         )
     )
-    ours = price(GaussianAddRemove, noise=noise, slots=slots, delta=delta)
+    ours = price(AddRemove, noise=noise, slots=slots, delta=delta)
     assert theirs[0] <= ours.lower <= ours.upper <= theirs[1]
 
 
@@ -357,7 +354,7 @@ SETTINGS = [
 def test_simulated_runs_never_leak_more_than_the_add_remove_bound(campaign: Campaign) -> None:
     """Failure probability: 6e-6 per setting (six Hoeffding bounds over 40,000 runs)."""
     rng = np.random.default_rng(20200713)
-    bound = GaussianAddRemove(campaign.accounted, delta=1e-6, cells=128)
+    bound = AddRemove(campaign.accounted, delta=1e-6, cells=128)
     with_client = campaign.ratio(campaign.run(rng, 40_000, UPDATE), UPDATE)
     without = campaign.ratio(campaign.run(rng, 40_000, None), UPDATE)
     for epsilon in (0.1, 0.5, 1.5):
@@ -374,7 +371,7 @@ def test_simulated_runs_never_leak_more_than_the_add_remove_bound(campaign: Camp
 def test_simulated_runs_never_leak_more_than_the_replace_one_bound(campaign: Campaign) -> None:
     """Failure probability: 4e-6 per setting (four Hoeffding bounds over 40,000 runs)."""
     rng = np.random.default_rng(20200713)
-    bound = GaussianReplaceOne(campaign.accounted, delta=1e-6, cells=128)
+    bound = ReplaceOne(campaign.accounted, delta=1e-6, cells=128)
     for one, other in ((UPDATE, -UPDATE), (-UPDATE, UPDATE)):
         released = campaign.run(rng, 40_000, one)
         losses = campaign.ratio(released, one) / campaign.ratio(released, other)
@@ -432,7 +429,7 @@ def test_two_or_three_slots_are_bracketed_down_to_the_smallest_delta(
     remove = participation / slots * float(calls @ probabilities)
     add = e * participation / slots * float(puts @ probabilities)
     campaign = GaussianCampaign(noise, slots, participation)
-    bound = GaussianAddRemove(campaign, delta=max(remove, add, 1e-30), cells=cells)
+    bound = AddRemove(campaign, delta=max(remove, add, 1e-30), cells=cells)
     assert remove <= bound.remove_upper(epsilon) * slack + 1e-18
     assert add <= bound.add_upper(epsilon) * slack + 1e-18
     assert bound.lower(epsilon) <= max(remove, add) * slack + 1e-18
@@ -461,7 +458,7 @@ def test_replacing_in_two_or_three_slots_is_bracketed(
     calls = Antipodal(s, epsilon).call(room - others)
     truth = participation / slots * float(calls @ probabilities)
     campaign = GaussianCampaign(noise, slots, participation)
-    bound = GaussianReplaceOne(campaign, delta=max(truth, 1e-30), cells=cells)
+    bound = ReplaceOne(campaign, delta=max(truth, 1e-30), cells=cells)
     noise_floor = 1e-16 * e  # the closed form of the last slot cancels
     assert truth <= bound.upper(epsilon) * slack + noise_floor
     assert bound.lower(epsilon) <= truth * slack + noise_floor
@@ -474,14 +471,14 @@ def test_replacing_in_two_or_three_slots_is_bracketed(
 @pytest.mark.parametrize(
     ("make", "displaces", "last"),
     [
-        (GaussianAddRemove, None, 2e-3),
-        (GaussianAddRemove, 2, None),
-        (GaussianReplaceOne, None, 4e-3),
-        (GaussianReplaceOne, 2, None),
+        (AddRemove, None, 2e-3),
+        (AddRemove, 2, None),
+        (ReplaceOne, None, 4e-3),
+        (ReplaceOne, 2, None),
     ],
 )
 def test_the_bracket_closes_as_the_grid_is_refined(
-    make: type[GaussianAddRemove] | type[GaussianReplaceOne],
+    make: type[AddRemove] | type[ReplaceOne],
     displaces: int | None,
     last: float | None,
 ) -> None:
@@ -503,16 +500,16 @@ def test_the_bracket_closes_as_the_grid_is_refined(
 @pytest.mark.parametrize("slots", [1, 10, 1000])
 @pytest.mark.parametrize("delta", [1e-5, 1e-12])
 def test_lower_and_upper_are_within_a_hundredth(noise: float, slots: int, delta: float) -> None:
-    found = price(GaussianAddRemove, noise=noise, slots=slots, delta=delta)
+    found = price(AddRemove, noise=noise, slots=slots, delta=delta)
     assert 0.0 < found.lower <= found.upper <= 1.01 * found.lower
 
 
-@pytest.mark.parametrize("make", [GaussianAddRemove, GaussianReplaceOne])
+@pytest.mark.parametrize("make", [AddRemove, ReplaceOne])
 @pytest.mark.parametrize("displaces", [None, 1])
 @pytest.mark.parametrize("noise", [LEAST_NOISE, 0.3, 0.5, 1e4, MOST_NOISE])
 @pytest.mark.parametrize("slots", [1, 2, 20])
 def test_every_noise_a_design_may_have_can_be_accounted_for(
-    make: type[GaussianAddRemove] | type[GaussianReplaceOne],
+    make: type[AddRemove] | type[ReplaceOne],
     displaces: int | None,
     noise: float,
     slots: int,
@@ -526,7 +523,7 @@ def test_every_noise_a_design_may_have_can_be_accounted_for(
 def test_much_noise_is_a_gaussian_mechanism_with_more_of_it(noise: float, slots: int) -> None:
     """f - 1 is nearly normal with deviation 1/(noise sqrt(slots)) where noise is large."""
     delta = 1e-6 / noise
-    found = price(GaussianAddRemove, noise=noise, slots=slots, delta=delta)
+    found = price(AddRemove, noise=noise, slots=slots, delta=delta)
     exact = noise * math.sqrt(slots)
     assert gaussian_mechanism(exact, found.upper * (1 - 1e-2)) > delta
     assert gaussian_mechanism(exact, found.upper * (1 + 1e-2)) < delta
@@ -548,20 +545,20 @@ FEW = 96  # cells: enough for an order that allows for the grid
 
 
 @cache
-def cost(campaign: GaussianCampaign, delta: float, make=GaussianAddRemove) -> Interval:  # type: ignore[no-untyped-def]
+def cost(campaign: GaussianCampaign, delta: float, make=AddRemove) -> Interval:  # type: ignore[no-untyped-def]
     return make(campaign, delta=delta, cells=FEW).epsilon(delta)
 
 
 @given(campaign=campaigns, delta=small_deltas)
 def test_lower_never_exceeds_upper(campaign: GaussianCampaign, delta: float) -> None:
-    bound = GaussianAddRemove(campaign, delta=delta, cells=FEW)
+    bound = AddRemove(campaign, delta=delta, cells=FEW)
     for epsilon in (0.0, 0.1, 1.0):
         assert 0.0 <= bound.lower(epsilon) <= bound.upper(epsilon) <= 1.0
 
 
 @given(campaign=campaigns, delta=small_deltas)
 def test_an_epsilon_keeps_its_delta(campaign: GaussianCampaign, delta: float) -> None:
-    bound = GaussianAddRemove(campaign, delta=delta, cells=FEW)
+    bound = AddRemove(campaign, delta=delta, cells=FEW)
     found = bound.epsilon(delta)
     assert bound.upper(found.upper) <= delta
     assert found.lower == 0.0 or bound.lower(found.lower) > delta
@@ -629,9 +626,9 @@ def test_replacing_has_no_larger_epsilon_than_removing_and_adding(
     campaign: GaussianCampaign, share: float
 ) -> None:
     """The truth obeys delta(e1 + e2) <= delta_remove(e1) + e^e1 delta_add(e2)."""
-    away = GaussianAddRemove(campaign, delta=1e-6, cells=FEW)
+    away = AddRemove(campaign, delta=1e-6, cells=FEW)
     epsilon = share * away.epsilon(1e-6).upper
-    direct = GaussianReplaceOne(campaign, delta=1e-6, cells=FEW)
+    direct = ReplaceOne(campaign, delta=1e-6, cells=FEW)
     for part in (0.3, 0.5, 0.7):
         one, two = part * epsilon, (1 - part) * epsilon
         split = away.remove_upper(one) + math.exp(one) * away.add_upper(two)
@@ -644,8 +641,8 @@ def test_replacing_is_never_cheaper_than_removing(
     campaign: GaussianCampaign, epsilon: float
 ) -> None:
     """Data near zero look like nobody's."""
-    truth = GaussianAddRemove(campaign, delta=1e-6, cells=FEW).lower(epsilon)
-    assert truth <= GaussianReplaceOne(campaign, delta=1e-6, cells=FEW).upper(epsilon) + 1e-12
+    truth = AddRemove(campaign, delta=1e-6, cells=FEW).lower(epsilon)
+    assert truth <= ReplaceOne(campaign, delta=1e-6, cells=FEW).upper(epsilon) + 1e-12
 
 
 @settings(max_examples=20)
@@ -660,5 +657,5 @@ def test_spending_so_far_never_exceeds_the_whole(
 
 def test_a_heavy_ratio_over_many_slots_is_accounted_for_and_not_given_up() -> None:
     campaign = GaussianCampaign(0.3, 100_000, 1.0)
-    bounds = GaussianReplaceOne(campaign, delta=1e-8, cells=400).epsilon(1e-8)
+    bounds = ReplaceOne(campaign, delta=1e-8, cells=400).epsilon(1e-8)
     assert 12.1 < bounds.lower < bounds.upper < 12.5

@@ -9,7 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from checkins.accounting import Adjacency, GaussianNoise, LocalRandomizer, NoiseAt, Population
+from checkins.accounting import (
+    Adjacency,
+    GaussianNoise,
+    LaplaceReports,
+    LocalRandomizer,
+    NoiseAt,
+    Population,
+    RandomizedResponseReports,
+)
 from checkins.campaign import (
     Budget,
     DataFile,
@@ -63,15 +71,22 @@ def test_all_check_ins_are_used_with_noise_at_the_server() -> None:
     assert parse_campaign(text).campaign.design.capacity is None
 
 
-@pytest.mark.parametrize("kind", ["laplace", "privunit", "randomized-response"])
-def test_a_pure_randomizer_is_its_local_epsilon(kind: str) -> None:
+NAMED = {
+    "laplace": LaplaceReports(2.0),
+    "privunit": LocalRandomizer(2.0),
+    "randomized-response": RandomizedResponseReports(2.0, categories=3),
+}
+
+
+@pytest.mark.parametrize("kind", NAMED)
+def test_a_pure_randomizer_has_its_name_and_its_local_epsilon(kind: str) -> None:
     head = TEXT[: TEXT.index("[randomizer]")]
     text = f'{head}[randomizer]\nkind = "{kind}"\nlocal_epsilon = 2\n'
     if kind == "randomized-response":
         assert refusal(text).endswith("[randomizer] categories: is missing; it has no default")
         text += "categories = 3\n"
     campaign = parse_campaign(text).campaign
-    assert campaign.design.randomizer == LocalRandomizer(2.0)
+    assert campaign.design.randomizer == NAMED[kind]
     assert "[task]" in campaign.missing
 
 

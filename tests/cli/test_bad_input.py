@@ -161,7 +161,6 @@ def test_a_strange_value_stays_on_one_short_line(checkins, text: str) -> None:
         ({"epsilon": "nan"}, "--epsilon nan: must be a finite number above 0"),
         ({"slots": "100"}, "--slots 100: must not be given, because --solve slots computes it"),
         ({"delta": "7"}, f"--delta 7: {UNIT}"),
-        ({"solve": "capacity", "slots": "10"}, "--solve capacity: "),
         ({"protocol": "sliding", "window": "5"}, "--solve slots: "),
         (
             {**AVERAGED_TEXTS, "slots": "10", "solve": "capacity"},

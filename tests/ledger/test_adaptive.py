@@ -85,7 +85,7 @@ def test_repeats_that_were_left_when_another_campaign_came_are_charged() -> None
 
 
 def test_repeats_that_the_budget_would_not_have_paid_for_are_not_charged() -> None:
-    long = replace(FIRST, repeats=6, budget=replace(FIRST.budget, epsilon=1.3))
+    long = replace(FIRST, repeats=6, budget=replace(FIRST.budget, epsilon=0.5))
     rule = Filter()
     spending = Spending(SECOND, (PartialRun(long, 60),), rule)
     whole, rest = divmod(Spending(long).affordable_slots, 60)
@@ -142,7 +142,7 @@ def test_a_budget_that_was_lowered_after_releases_promises_no_more_than_the_firs
 
 
 def test_the_budget_is_what_stops_campaigns_that_are_opened_later() -> None:
-    tight = replace(SECOND, budget=replace(SECOND.budget, epsilon=1.08))
+    tight = replace(SECOND, budget=replace(SECOND.budget, epsilon=0.4))
     book = Book().run(FIRST).close().run(FIRST).close()
     stopped = False
     for number in range(6):
@@ -153,7 +153,7 @@ def test_the_budget_is_what_stops_campaigns_that_are_opened_later() -> None:
         stopped = slots < 50
         book.run(spending.campaign, slots).close()
         if stopped:
-            assert spending.epsilon_after(slots + 1) > 1.08
+            assert spending.epsilon_after(slots + 1) > 0.4
     assert stopped
     assert verify(book.lines).within_budget
     book.run(replace(tight, name="too much"), 1)

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from checkins.accounting import LocalRandomizer
+from checkins.accounting.privunit_cap import Cap, best_cap, cap_at, tail_moments
 from checkins.errors import InvalidValue
 from checkins.randomizers import PrivUnit
-from checkins.randomizers.privunit import Cap, best_cap, cap_at, tail_moments
 from tests.randomizers import strategies
 
 CASES = [

@@ -137,8 +137,11 @@ def _certificate(
 
 def lower_of(designs: Sequence[Design]) -> str:
     """Return the text that says for which mechanism the lower bound on epsilon holds."""
-    local = any(isinstance(design.randomizer, LocalRandomizer) for design in designs)
-    return OF_SOME_RANDOMIZER if local else OF_DESIGN
+    unnamed = any(
+        isinstance(design.randomizer, LocalRandomizer) and design.named_randomizer is None
+        for design in designs
+    )
+    return OF_SOME_RANDOMIZER if unnamed else OF_DESIGN
 
 
 def _against_server(mechanism: Mechanism, delta: float) -> AgainstServer:

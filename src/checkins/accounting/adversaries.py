@@ -33,6 +33,7 @@ from checkins.accounting.design import (
 )
 from checkins.accounting.exact.gaussian import report_epsilon
 from checkins.accounting.paper import kov_composition
+from checkins.accounting.solve import first_true
 from checkins.errors import InvalidValue, NotCovered
 from checkins.formatting import finite
 
@@ -147,15 +148,22 @@ def _curious_per_slot(design: Design, curious: int, *, most: float) -> tuple[int
 
     The number is the smallest for which that probability is at most ``most``.
     """
-    noise = design.randomizer
-    local_noise = isinstance(noise, GaussianNoise) and noise.at is NoiseAt.CLIENT
-    if not local_noise or design.protocol is Protocol.AVERAGED:
-        return 0, 0.0  # the noise of other clients is not needed to hide a report
+    randomizer = design.randomizer
+    at_server = isinstance(randomizer, GaussianNoise) and randomizer.at is NoiseAt.SERVER
+    if at_server or design.protocol is Protocol.AVERAGED:
+        return 0, 0.0  # the reports of other clients in the slot are not needed to hide a report
     slots, probability = design.drawable_slots, design.participation / design.drawable_slots
-    for met in range(min(curious, (design.capacity or 1) - 1) + 1):
-        more = slots * float(bdtrc(met, curious, probability)) * (1.0 + 1e-6)
-        if more <= most:
-            return met, more
+    places = (design.capacity or 1) - 1
+
+    def probability_of_more(met: int) -> float:
+        return slots * float(bdtrc(met, curious, probability)) * (1.0 + 1e-6)
+
+    most_met = min(curious, places)
+    if probability_of_more(most_met) <= most:
+        met = first_true(lambda met: probability_of_more(met) <= most, false=-1, true=most_met)
+        return met, probability_of_more(met)
+    if isinstance(randomizer, LocalRandomizer):
+        return places, 0.0  # a report is hidden by itself, even if all others are disclosed
     raise NotCovered(
         "curious",
         curious,
@@ -182,6 +190,9 @@ def _without_curious(design: Design, curious: int, met: int) -> Design:
                 "curious", curious, f"must be fewer than the {fewest:,} clients that contribute"
             )
         return replace(design, population=Population(fewest - curious, most))
+    if met and design.capacity is not None and isinstance(randomizer, LocalRandomizer):
+        unnamed = LocalRandomizer(randomizer.local_epsilon)  # dummies count in full slots too
+        return replace(design, capacity=design.capacity - met, randomizer=unnamed)
     if met and isinstance(randomizer, GaussianNoise) and design.capacity is not None:
         share = math.sqrt((design.capacity - met) / design.capacity) * (1.0 - 1e-12)
         if design.slot_noise(randomizer) * share < LEAST_NOISE:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -26,7 +26,7 @@ from checkins.accounting.design import (
 from checkins.accounting.exact import campaign_divergence
 from checkins.accounting.exact.gaussian import report_epsilon
 from checkins.accounting.paper import amplification, kov_composition, statements
-from checkins.accounting.solve import DeltaBounds, Interval
+from checkins.accounting.solve import DeltaBounds, Interval, crossing
 from checkins.errors import NotCovered
 
 _COARSE_CELLS, _MOST_COARSE_EPSILON = 100, 100.0
@@ -137,6 +137,8 @@ def _lower_bounds(
 
 def _with_pure_reports(design: Design, randomizer: LocalRandomizer) -> Design:
     """Return the design with local delta 0. It is a special case of an approximate randomizer."""
+    if randomizer.is_pure:
+        return design
     return replace(design, randomizer=LocalRandomizer(randomizer.local_epsilon))
 
 
@@ -163,8 +165,12 @@ def _of_one_campaign(design: Design, adjacency: Adjacency, delta: float) -> Iter
         if isinstance(design.randomizer, LocalRandomizer):
             pure = _with_pure_reports(design, design.randomizer)
             lower = _attained_lower(pure, adjacency, delta)
+            mechanism = Campaigns((design,), adjacency, 1)
+            upper = _epsilon_with_local_delta(mechanism, delta, start=lower)
             note = "no upper bound; a pure randomizer proves the lower bound"
-            yield Bound("exact", Interval(lower, math.inf), note)
+            if math.isfinite(upper):
+                note = "the local delta is charged to delta once"
+            yield Bound("exact", Interval(min(lower, upper), upper), note)
 
 
 def _published(mechanism: Campaigns, delta: float) -> Iterator[Bound]:
@@ -208,7 +214,50 @@ def _of_several_campaigns(mechanism: Campaigns, delta: float) -> Iterator[Bound]
             note = "needs the declared limit on the number of clients"
             yield Bound("exact-population", Interval(0.0, bounded), note)
     except NotCovered:
-        return
+        upper = _epsilon_with_local_delta(mechanism, delta, start=0.0)
+        if math.isfinite(upper):
+            note = "composed; the local delta of each campaign is charged to delta once"
+            yield Bound("exact", Interval(0.0, upper), note)
+
+
+def _epsilon_with_local_delta(mechanism: Campaigns, delta: float, *, start: float) -> float:
+    """Return epsilon of campaigns whose reports have local deltas, or infinity if unproved.
+
+    Reports are compared with those of a pure randomizer that is close in total variation. So each
+    campaign charges its local delta once, and not once for every slot. The search starts at
+    ``start``.
+
+    Theorem:     docs/theory/pure.md, "Approximate randomizers".
+    Rounding:    up.
+    """
+    pure, charges = [], []
+    for design in mechanism.designs:
+        randomizer = design.randomizer
+        if not isinstance(randomizer, LocalRandomizer) or design.protocol is Protocol.AVERAGED:
+            return math.inf
+        # The proof does not use the other reports of a slot.
+        pure.append(
+            replace(design, randomizer=LocalRandomizer(randomizer.local_epsilon), capacity=None)
+        )
+        charge = mechanism.campaigns * design.participation * randomizer.local_delta
+        if mechanism.adjacency is Adjacency.REPLACE_ONE:
+            charge *= 2.0 + math.exp(randomizer.local_epsilon)
+        charges.append(charge)
+    total = math.fsum(charges) * (1.0 + 1e-12)
+    curve: Callable[[float], float]
+    if mechanism.is_one_campaign:
+        curve = campaign_divergence.divergence(pure[0], mechanism.adjacency, delta=delta).upper
+    else:
+        curve = Composition(tuple(pure), mechanism.adjacency, mechanism.campaigns).curve(delta)
+
+    def charged(epsilon: float) -> float:
+        growth = math.exp(epsilon)
+        factor = growth if mechanism.adjacency is Adjacency.ADD_REMOVE else 1.0 + growth
+        return curve(epsilon) + factor * total
+
+    if total >= delta:
+        return math.inf
+    return crossing(charged, delta, guess=start or 1.0, precision=1e-6).upper
 
 
 def _composition(mechanism: Campaigns) -> Composition:

@@ -223,6 +223,14 @@ def _search_range(design: Design, parameter: Parameter) -> _SearchRange:
             return _SearchRange(
                 "capacity", lambda x: replace(design, capacity=int(x)), most, least, is_integer=True
             )
+        case Parameter.CAPACITY, LocalRandomizer() if design.protocol is not Protocol.AVERAGED:
+            return _SearchRange(
+                "capacity",
+                lambda x: replace(design, capacity=int(x)),
+                MOST_SLOTS,
+                1,
+                is_integer=True,
+            )
     raise InvalidValue("solve", str(parameter), _NOT_APPLICABLE[parameter])
 
 
@@ -231,7 +239,7 @@ _NOT_APPLICABLE = {
     Parameter.LOCAL_EPSILON: "needs a local randomizer; solve for noise-multiplier instead",
     Parameter.PARTICIPATION: "averaged updates are proved for participation 1 only",
     Parameter.SLOTS: "affects epsilon in the fixed protocol only",
-    Parameter.CAPACITY: "affects epsilon with Gaussian noise at the client only",
+    Parameter.CAPACITY: "affects epsilon if a slot sums private reports; averaged updates use all",
 }
 
 

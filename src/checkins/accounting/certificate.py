@@ -145,8 +145,8 @@ def charged_to_delta(*, variation: float, epsilon: float, exposure: float = 0.0)
     if exposure > 0.0:
         charge = total_variation.charge(epsilon=epsilon, variation=0.0, exposure=exposure)
         lines.append(
-            f"a client displaces a curious client (or, with noise at the clients, too many curious"
-            f" clients meet in a slot) with probability at most {formatting.up(exposure, 2)};"
+            f"a client displaces a curious client (or too many curious clients meet in a slot that"
+            f" sums their reports) with probability at most {formatting.up(exposure, 2)};"
             f" for this, {formatting.up(charge, 2)} is charged to delta"
         )
     return tuple(lines)
@@ -206,6 +206,18 @@ def _noise(design: Design, curious: int) -> Iterator[str]:
     if design.capacity is not None:
         reports = f"{design.capacity:,} report{'s' if design.capacity > 1 else ''}"
     yield f"every slot uses exactly {reports}, dummies included, and releases no count of check-ins"
+    if design.capacity is not None and design.capacity > 1:
+        yield "a slot releases the sum of its reports only, not their order"
+        yield "all clients use the same randomizer, and draw their reports independently"
+        yield f"{others} keep their reports secret"
+    if design.named_randomizer is not None:
+        named = design.named_randomizer
+        yield f"reports are drawn by {named.describe()}, by every client"
+        yield (
+            "the server draws a fresh dummy in every place without a report, also of a client that"
+            f" was chosen and did not report: {named.describe_dummy()}"
+        )
+        return
     limit = "local epsilon" if randomizer.is_pure else "local epsilon and delta"
     yield f"a dummy and the report of any client are indistinguishable up to the {limit}"
 

@@ -18,6 +18,8 @@ LEAST_NOISE, MOST_NOISE = 0.2, 1e6
 """Smallest and largest noise of a slot in units of the clip. Outside, doubles are inaccurate."""
 MOST_LOCAL_EPSILON = 100.0
 """Largest local epsilon that the accountant supports."""
+MOST_PRIVUNIT_DIMENSION, LEAST_PRIVUNIT_EPSILON = 10**8, 1e-6
+"""Largest dimension and smallest local epsilon of PrivUnit that doubles can represent."""
 MOST_EPSILON = 500.0
 """Largest epsilon that a search tries, because a larger epsilon is no meaningful guarantee."""
 
@@ -65,6 +67,93 @@ class LocalRandomizer:
         return self.local_delta == 0.0
 
 
+class RandomizerName(StrEnum):
+    """The names of the randomizers whose dummies the accountant knows."""
+
+    RANDOMIZED_RESPONSE = "randomized-response"
+    LAPLACE = "laplace"
+    PRIVUNIT = "privunit"
+
+
+@dataclass(frozen=True, slots=True)
+class NamedRandomizer(LocalRandomizer):
+    """A randomizer whose dummies the accountant knows, so that its epsilon is smaller.
+
+    A dummy is a report without data, which the server draws in place of a missing report. The base
+    class stands for any randomizer with the same local epsilon, and any dummies. If a design has no
+    capacity, the name is not used.
+    """
+
+    def __post_init__(self) -> None:
+        LocalRandomizer.__post_init__(self)
+        if self.local_delta != 0.0:
+            raise InvalidValue("local_delta", self.local_delta, f"must be 0 for {self.describe()}")
+
+    def describe(self) -> str:
+        """Return the name of the randomizer with its parameters."""
+        raise NotImplementedError
+
+    def describe_dummy(self) -> str:
+        """Return what a dummy is."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True, slots=True)
+class RandomizedResponseReports(NamedRandomizer):
+    """Randomized response over ``categories`` values. A dummy is a uniform category."""
+
+    categories: int = 2
+
+    def __post_init__(self) -> None:
+        NamedRandomizer.__post_init__(self)
+        validate.count(categories=self.categories)
+        if self.categories < 2:
+            raise InvalidValue("categories", self.categories, "must be at least 2")
+
+    def describe(self) -> str:
+        return f"randomized response with {self.categories:,} categories"
+
+    def describe_dummy(self) -> str:
+        return "a uniform category"
+
+
+@dataclass(frozen=True, slots=True)
+class LaplaceReports(NamedRandomizer):
+    """Laplace noise of scale 2C / local_epsilon on updates with L1 norm at most C.
+
+    A dummy is only noise. Reports may be rounded to a grid afterwards.
+    """
+
+    def describe(self) -> str:
+        return "Laplace noise"
+
+    def describe_dummy(self) -> str:
+        return "only noise"
+
+
+@dataclass(frozen=True, slots=True)
+class PrivUnitReports(NamedRandomizer):
+    """PrivUnit for updates of this dimension. A dummy is a uniform point of the sphere."""
+
+    dimension: int = 1
+
+    def __post_init__(self) -> None:
+        NamedRandomizer.__post_init__(self)
+        validate.count(most=MOST_PRIVUNIT_DIMENSION, dimension=self.dimension)
+        if self.local_epsilon < LEAST_PRIVUNIT_EPSILON:
+            raise InvalidValue(
+                "local_epsilon",
+                self.local_epsilon,
+                f"must be at least {LEAST_PRIVUNIT_EPSILON:g} for PrivUnit",
+            )
+
+    def describe(self) -> str:
+        return f"PrivUnit in dimension {self.dimension:,}"
+
+    def describe_dummy(self) -> str:
+        return "a uniform point of the sphere"
+
+
 @dataclass(frozen=True, slots=True)
 class GaussianNoise:
     """Gaussian noise of standard deviation ``noise_multiplier`` times the clipping norm C.
@@ -102,9 +191,9 @@ class Design:
     """The public parameters of one campaign that its epsilon depends on.
 
     ``capacity`` is the largest number of check-ins that a slot uses. With noise at the server, None
-    means that a slot uses all check-ins. With a local randomizer, epsilon does not depend on the
-    capacity, and None means that it is not declared. ``window`` is None unless the protocol is
-    sliding. ``population`` is None if no number of clients is declared.
+    means that a slot uses all check-ins. With a local randomizer, None means that the capacity is
+    not declared, and bounds that hold for every capacity are used. ``window`` is None unless the
+    protocol is sliding. ``population`` is None if no number of clients is declared.
 
     >>> Design(Protocol.FIXED, slots=0, participation=1.0, randomizer=LocalRandomizer(1.0))
     Traceback (most recent call last):
@@ -205,6 +294,12 @@ class Design:
                 str(adjacency),
                 "a lone client is visible in averaged updates (delta = 1): use replace-one",
             )
+
+    @property
+    def named_randomizer(self) -> NamedRandomizer | None:
+        """The randomizer, if the accountant uses what it knows about its dummies."""
+        used = self.capacity is not None and self.protocol is not Protocol.AVERAGED
+        return self.randomizer if used and isinstance(self.randomizer, NamedRandomizer) else None
 
     @property
     def drawable_slots(self) -> int:

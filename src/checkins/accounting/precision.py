@@ -22,6 +22,8 @@ from dataclasses import asdict, dataclass, replace
 from enum import IntEnum, StrEnum
 from functools import lru_cache
 
+import numpy as np
+
 from checkins.accounting.adversaries import against_server
 from checkins.accounting.certificate import (
     Alternative,
@@ -37,11 +39,13 @@ from checkins.accounting.design import (
     Adjacency,
     Design,
     GaussianNoise,
+    LaplaceReports,
     LocalRandomizer,
     Protocol,
 )
 from checkins.accounting.exact import campaign_divergence
 from checkins.accounting.exact.gaussian import largest_shift
+from checkins.accounting.exact.pure_capacity import exact_calls
 from checkins.accounting.solve import crossing, first_true, just_enough
 from checkins.errors import CheckinsError
 
@@ -200,6 +204,8 @@ def _rare_overflow(design: Design, *, delta: float, campaigns: int) -> float | N
 
 _LEAST_LOCAL, _MOST_LOCAL = 1e-5, 30.0
 """Smallest and largest local epsilon that a search tries."""
+_MOST_COUNTED = 10**4
+"""Largest capacity for which an estimate uses the distribution of a slot's ratio."""
 _USUAL_SLOPE = 20.0
 """Typical slope of the log odds of delta as a function of the logarithm of the noise."""
 _largest_shift = lru_cache(maxsize=256)(largest_shift)
@@ -359,10 +365,88 @@ def _local_epsilon(design: Design, target: Target, campaigns: int) -> float:
     if design.protocol is Protocol.AVERAGED and design.population is not None:
         slots, participation = design.population.fewest, 1.0
     x = _squared_shift(slots, participation, target, campaigns)
-    if target.adjacency is Adjacency.REPLACE_ONE:
-        b = ((4.0 + x) + math.sqrt((4.0 + x) ** 2 - 8.0 * (2.0 - x))) / 4.0
-    else:
-        b = 1.0 + x / 2.0 + math.sqrt(x + x * x / 4.0)
     each = min(target.epsilon, 600.0) / campaigns
     known = math.log1p(math.expm1(each) / participation)
-    return min(max(math.log(b), known, _LEAST_LOCAL), _MOST_LOCAL)
+    replaced = target.adjacency is Adjacency.REPLACE_ONE
+    if design.named_randomizer is not None or (design.capacity or 1) > 1:
+        found = _shared_local_epsilon(
+            slots,
+            participation,
+            design.capacity or 1,
+            isinstance(design.randomizer, LaplaceReports),
+            target,
+            campaigns,
+        )
+    elif replaced:
+        b = ((4.0 + x) + math.sqrt((4.0 + x) ** 2 - 8.0 * (2.0 - x))) / 4.0
+        found = math.log(b)
+    else:
+        found = math.log(1.0 + x / 2.0 + math.sqrt(x + x * x / 4.0))
+    return min(max(found, known, _LEAST_LOCAL), _MOST_LOCAL)
+
+
+@lru_cache(maxsize=1 << 15)
+def _shared_local_epsilon(
+    slots: int,
+    participation: float,
+    capacity: int,
+    is_laplace: bool,
+    target: Target,
+    campaigns: int,
+) -> float:
+    """Estimate the local epsilon of slots that sum several reports, or reports and dummies."""
+    replaced = target.adjacency is Adjacency.REPLACE_ONE
+    together = _squared_shift(slots, participation, target, campaigns)
+    own = _shift(slots, participation, target, campaigns) ** 2
+    with_dummies = 4.0 * math.sinh(own) if replaced else math.expm1(own)
+    others = slots / participation - replaced
+    gain = math.expm1(target.epsilon) * (1.0 + others if replaced else others)
+    allowed = target.delta / campaigns * slots / participation
+
+    def fits(log_epsilon: float) -> bool:
+        local_epsilon = math.exp(log_epsilon)
+        if is_laplace and _laplace_variance(local_epsilon, capacity, replaced) <= with_dummies:
+            return True
+        if _variance(local_epsilon, capacity, replaced) > together:
+            return False
+        if capacity == 1 or gain >= math.expm1(local_epsilon):
+            return True
+        counted = min(capacity, _MOST_COUNTED)
+        return float(exact_calls(np.array([gain]), local_epsilon, counted)[0]) <= allowed
+
+    low, high = math.log(_LEAST_LOCAL), math.log(_MOST_LOCAL)
+    if fits(high):
+        return _MOST_LOCAL
+    return math.exp(first_true(fits, false=high, true=low, width=2e-3))
+
+
+def _variance(local_epsilon: float, capacity: int, replaced: bool) -> float:
+    """Estimate the variance of the slot ratio of any randomizer (``exact.pure_capacity``).
+
+    For replace-one, it is the variance at privacy loss 0. The second term is for slots in which no
+    report speaks against the client's.
+    """
+    growth = math.expm1(local_epsilon)
+    shared = 2.0 * growth**2 / (2.0 + growth)
+    single = shared if replaced else growth**2 / (1.0 + growth)
+    if capacity == 1:
+        return single
+    alone = math.exp((capacity - 1) * math.log1p(-1.0 / (2.0 + growth)))
+    return shared / capacity * (1.0 - alone) + single * alone
+
+
+def _laplace_variance(local_epsilon: float, capacity: int, replaced: bool) -> float:
+    """Return the variance of the slot ratio of Laplace reports with their dummies.
+
+    It is the larger of the two variances whose envelope ``exact.named`` computes.
+    """
+    half = local_epsilon / 2.0
+    copies = 1.0 + math.exp(-half) * (capacity - 1)
+    up, down = math.exp(half), math.exp(-half)
+    if replaced:
+        alone = 4.0 / 3.0 * up + 8.0 / 3.0 * down**2 - 4.0 * down
+        displacing = 2.0 * math.expm1(local_epsilon) ** 2 / (1.0 + up * up)
+    else:
+        alone = 2.0 / 3.0 * up + down**2 / 3.0 - 1.0
+        displacing = 2.0 / 3.0 * up * up + down**4 / 3.0 - 1.0
+    return max(alone / copies, displacing * capacity / (capacity + 1.0) ** 2)

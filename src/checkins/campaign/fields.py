@@ -106,7 +106,7 @@ PROTOCOL = _section(
         "the most check-ins that a slot uses. They are chosen uniformly. If there are fewer, the"
         " server draws dummy reports to fill the slot. Gaussian noise at the client needs a"
         ' number. With noise at the server it may be `"all"` or absent. With `local_epsilon` the'
-        " default is 1, and ε does not depend on it",
+        " default is 1, and a larger capacity can lower ε",
         comment=field_types.capacity_comment,
     ),
     Key(

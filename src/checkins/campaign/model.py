@@ -120,19 +120,21 @@ class Campaign:
             campaigns=self.repeats,
         )
         self.randomizer.check_noise(self.design.randomizer)
-        self._fill_in_capacity()
+        self._fill_in_design()
         if self.task is not None:
             self._fill_in_count(self.task)
         self._check_sums()
         if self.schedule is not None:
             self._check_end(self.schedule)
 
-    def _fill_in_capacity(self) -> None:
-        """Set an absent capacity to 1, as in the paper, if epsilon does not depend on it."""
+    def _fill_in_design(self) -> None:
+        """Set an absent capacity of a local randomizer to 1, as in the paper, and name it."""
         local = isinstance(self.design.randomizer, LocalRandomizer)
         design = replace(self.design, participation=float(self.design.participation) + 0.0)
         if local and design.capacity is None and design.protocol is not Protocol.AVERAGED:
             design = replace(design, capacity=1)
+        if isinstance(design.randomizer, LocalRandomizer):
+            design = replace(design, randomizer=self.randomizer.named(design.randomizer))
         object.__setattr__(self, "design", design)
 
     def _fill_in_count(self, task: Task) -> None:

@@ -12,7 +12,13 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from checkins import validate
-from checkins.accounting import GaussianNoise, LocalRandomizer, NoiseAt
+from checkins.accounting import (
+    GaussianNoise,
+    LaplaceReports,
+    LocalRandomizer,
+    NoiseAt,
+    RandomizedResponseReports,
+)
 from checkins.errors import InvalidValue
 from checkins.randomizers import Gaussian, Laplace, PrivUnit, RandomizedResponse, Randomizer
 from checkins.randomizers.grid import Grid
@@ -73,6 +79,17 @@ class RandomizerConfig:
             mechanism = self.mechanism(noise, dimension=1)
             if isinstance(mechanism, Gaussian | Laplace):
                 Grid(self.grid).noise_scale(mechanism)
+
+    def named(self, noise: LocalRandomizer) -> LocalRandomizer:
+        """Return the noise with the randomizer's name, so that the accountant knows its dummies.
+
+        PrivUnit keeps its local epsilon only, because the dimension of a report is not known here.
+        """
+        if self.kind is RandomizerKind.RANDOMIZED_RESPONSE and self.categories is not None:
+            return RandomizedResponseReports(noise.local_epsilon, categories=self.categories)
+        if self.kind is RandomizerKind.LAPLACE:
+            return LaplaceReports(noise.local_epsilon)
+        return noise
 
     def mechanism(self, noise: Noise, *, dimension: int) -> Randomizer:
         """Return the mechanism for reports of this dimension with this noise."""

@@ -94,8 +94,8 @@ DESIGN = options("""
         as fixed, but each client draws its slot from the next --window slots, not from all slots.
     --slots M  Number of time steps (slots) of the campaign.
     --capacity K|all  Largest number of check-ins that a slot uses. Required with --noise-at client.
-        Default all with --noise-at server. Not needed with --local-epsilon: epsilon does not depend
-        on it.
+        Default all with --noise-at server. With --local-epsilon the default is 1. The reports of
+        a slot hide each other, so a larger capacity can lower epsilon.
     --window W  Number of slots from which a client draws its slot. Only for sliding.
     --population LO..HI  Least and largest possible number of clients. The guarantee assumes them.
         Required for the averaged protocol, otherwise optional.
@@ -103,6 +103,11 @@ DESIGN = options("""
     --local-epsilon E  Epsilon of one report, which the device randomizes. Give this or
         --noise-multiplier.
     --local-delta D  Delta of one report, with --local-epsilon. Default 0.
+    --randomizer randomized-response|laplace|privunit  The randomizer of the reports, with
+        --local-epsilon and --capacity. Its dummies, the reports that the server draws in place of
+        missing ones, lower epsilon. Default: any randomizer with this local epsilon.
+    --categories C  Number of categories of --randomizer randomized-response.
+    --dimension D  Number of coordinates of a report of --randomizer privunit.
     --noise-multiplier S  Standard deviation of the Gaussian noise divided by the clip norm. Needs
         --noise-at.
     --noise-at client|server  Who adds the Gaussian noise. client: each client, to its report.

@@ -15,6 +15,7 @@ from scipy.special import pdtr
 from checkins.accounting import (
     Design,
     GaussianNoise,
+    LaplaceReports,
     LocalRandomizer,
     NoiseAt,
     Population,
@@ -89,25 +90,35 @@ class DesignCandidate:
             slots = 1 if averaged else self.drawable_slots
             protocol = self.protocol if averaged else Protocol.FIXED
             return replace(self, protocol=protocol, slots=slots, window=None, minibatch=1)
-        pure = replace(self, randomizer=RandomizerKind.LAPLACE, capacity=None, minibatch=1)
         if averaged:
-            return replace(pure, slots=1)
+            return replace(self, randomizer=RandomizerKind.LAPLACE, slots=1, minibatch=1)
         return replace(
-            pure, protocol=Protocol.FIXED, slots=self.drawable_slots, window=None, population=None
+            self,
+            protocol=Protocol.FIXED,
+            slots=self.drawable_slots,
+            window=None,
+            population=None,
+            minibatch=1,
         )
 
     def design(self, level: float) -> Design:
         """Return the design at this noise multiplier or local epsilon."""
-        gaussian = self.is_gaussian
         return Design(
             self.protocol,
             slots=self.slots,
             participation=self.participation,
-            randomizer=GaussianNoise(level, self.noise_at) if gaussian else LocalRandomizer(level),
+            randomizer=self._noise(level),
             capacity=self.capacity,
             window=self.window,
             population=self.population,
         )
+
+    def _noise(self, level: float) -> GaussianNoise | LocalRandomizer:
+        if self.is_gaussian:
+            return GaussianNoise(level, self.noise_at)
+        if self.randomizer is RandomizerKind.LAPLACE:
+            return LaplaceReports(level)
+        return LocalRandomizer(level)
 
     def _reference_design(self) -> Design:
         """Return the design at a level that is valid for every candidate.

@@ -18,8 +18,9 @@ from scipy.special import betainccinv, betaincinv
 
 from checkins import validate
 from checkins.accounting.exact.slot_ratio import FloatArray
+from checkins.accounting.privunit_cap import tail_moments
 from checkins.errors import InvalidValue
-from checkins.randomizers.privunit import PrivUnit, tail_moments
+from checkins.randomizers.privunit import PrivUnit
 from checkins.randomizers.randomizer import (
     Gaussian,
     Laplace,

@@ -16,9 +16,10 @@ from scipy.special import erfcx, ndtr, roots_legendre
 
 from checkins import validate
 from checkins.accounting import GaussianNoise, LocalRandomizer, NoiseAt
+from checkins.accounting.design import LEAST_PRIVUNIT_EPSILON
 from checkins.accounting.exact.slot_ratio import FloatArray
 from checkins.errors import InvalidValue
-from checkins.randomizers.privunit import LEAST_LOCAL_EPSILON, PrivUnit
+from checkins.randomizers.privunit import PrivUnit
 
 ROUND_OFF = 1e-9
 """Relative amount that is added to ``Gaussian.delta``, ten times its largest rounding error."""
@@ -184,9 +185,9 @@ class RandomizedResponse:
         LocalRandomizer(self.local_epsilon)
         validate.make_floats(self, "local_epsilon")
         object.__setattr__(self, "categories", int(self.categories))
-        if not self.local_epsilon >= LEAST_LOCAL_EPSILON:
+        if not self.local_epsilon >= LEAST_PRIVUNIT_EPSILON:
             raise InvalidValue(
-                "local_epsilon", self.local_epsilon, f"must be at least {LEAST_LOCAL_EPSILON:g}"
+                "local_epsilon", self.local_epsilon, f"must be at least {LEAST_PRIVUNIT_EPSILON:g}"
             )
 
     @property

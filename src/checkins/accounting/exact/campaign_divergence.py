@@ -19,14 +19,21 @@ from checkins.accounting.design import (
     Adjacency,
     Design,
     GaussianNoise,
-    LocalRandomizer,
+    LaplaceReports,
+    NamedRandomizer,
     NoiseAt,
+    PrivUnitReports,
     Protocol,
+    RandomizedResponseReports,
 )
+from checkins.accounting.exact import report_laws
 from checkins.accounting.exact.dominating_pair import NO_LOSS, DominatingPair, from_curve
 from checkins.accounting.exact.gaussian import GaussianCampaign
 from checkins.accounting.exact.grid_distribution import Rounding, Side
+from checkins.accounting.exact.named import NamedCampaign
 from checkins.accounting.exact.pure import PureCampaign, PureReplaceOne
+from checkins.accounting.exact.pure_capacity import SharedPureCampaign
+from checkins.accounting.exact.report_laws import LaplaceLaw, TwoLevelLaw
 from checkins.accounting.paper.occupancy import overflow_probability
 from checkins.accounting.solve import Divergence, Interval, crossing
 from checkins.errors import NotCovered
@@ -42,7 +49,9 @@ def divergence(
     return campaign_of(design).divergence(adjacency, delta=delta, cells=cells)
 
 
-def campaign_of(design: Design) -> PureCampaign | GaussianCampaign:
+def campaign_of(
+    design: Design,
+) -> PureCampaign | SharedPureCampaign | NamedCampaign | GaussianCampaign:
     """Return the campaign that the design is accounted for as: slots, participation, slot ratio.
 
     Every kind of campaign has its own slot ratio, and the methods ``divergence`` and ``pair``. This
@@ -57,7 +66,25 @@ def campaign_of(design: Design) -> PureCampaign | GaussianCampaign:
         return PureCampaign(
             randomizer.local_epsilon, design.population.fewest if design.population else 1, 1.0
         )
+    if design.named_randomizer is not None and design.capacity is not None:
+        law = _law(design.named_randomizer)
+        return NamedCampaign(law, design.drawable_slots, design.participation, design.capacity)
+    if design.capacity is not None and design.capacity > 1:
+        return SharedPureCampaign(
+            randomizer.local_epsilon, design.drawable_slots, design.participation, design.capacity
+        )
     return PureCampaign(randomizer.local_epsilon, design.drawable_slots, design.participation)
+
+
+def _law(randomizer: NamedRandomizer) -> TwoLevelLaw | LaplaceLaw:
+    match randomizer:
+        case RandomizedResponseReports(local_epsilon=local_epsilon, categories=categories):
+            return report_laws.randomized_response(local_epsilon, categories)
+        case LaplaceReports(local_epsilon=local_epsilon):
+            return LaplaceLaw(local_epsilon)
+        case PrivUnitReports(local_epsilon=local_epsilon, dimension=dimension):
+            return report_laws.privunit(local_epsilon, dimension)
+    raise NotCovered("randomizer", type(randomizer).__name__, "its dummies are not known")
 
 
 def _check(design: Design, adjacency: Adjacency) -> None:
@@ -81,21 +108,19 @@ def attaining_design(design: Design) -> Design:
     """Return a fixed-window design whose divergence some client of ``design`` attains.
 
     It gives lower bounds. In the sliding protocol, a client meets at most as many slots as the
-    server is active in. A slot that sums K pure reports can reveal as much as K separate slots with
-    one report each, if all other reports are dummies.
+    server is active in.
     """
-    if design.protocol is Protocol.AVERAGED:
+    if design.window is None:
         return design
-    met, probability = design.drawable_slots, design.participation
-    if design.window is not None:
-        met = min(design.window, design.slots - design.window + 1)
-        probability *= met / design.window
-    if isinstance(design.randomizer, LocalRandomizer):
-        met *= design.capacity or 1
-    elif met == design.drawable_slots:
+    met = min(design.window, design.slots - design.window + 1)
+    if met == design.window:
         return design
     return replace(
-        design, protocol=Protocol.FIXED, slots=met, window=None, participation=probability
+        design,
+        protocol=Protocol.FIXED,
+        slots=met,
+        window=None,
+        participation=design.participation * met / design.window,
     )
 
 
@@ -149,7 +174,9 @@ def with_population(
 def uncapped(design: Design) -> Design:
     """Return a fixed-window design without a capacity, and with the same noise in a slot's sum."""
     if not isinstance(design.randomizer, GaussianNoise):
-        return replace(design, protocol=Protocol.FIXED, slots=design.drawable_slots, window=None)
+        return replace(
+            design, protocol=Protocol.FIXED, slots=design.drawable_slots, window=None, capacity=None
+        )
     noise = GaussianNoise(design.slot_noise(design.randomizer), NoiseAt.SERVER)
     return replace(
         design,

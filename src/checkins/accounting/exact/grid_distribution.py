@@ -121,7 +121,8 @@ def discretise_up(ratio: SlotRatio, rounding: Rounding) -> GridDistribution:
     grid = _first_grid(ratio, rounding)
     nodes = grid.edges() + grid.origin
     if math.isfinite(ratio.floor):
-        nodes = np.concatenate(([ratio.floor], nodes[nodes > ratio.floor]))
+        apart = ratio.floor + 1e-6 * (nodes[1] - nodes[0])  # a closer node would give no slope
+        nodes = np.concatenate(([ratio.floor], nodes[nodes > apart]))
     calls, puts, width = ratio.call(nodes), ratio.put(nodes), np.diff(nodes)
     if not math.isfinite(ratio.floor):
         puts = puts - puts[0]
@@ -191,12 +192,15 @@ class Outline:
         around = np.abs(self.values - self.mean)
         order = np.argsort(around)
         spread = float(around[order][np.searchsorted(np.cumsum(self.masses[order]), 0.5)])
-        if spread < 0.3 * abs(self.mean):
+        if spread == 0.0:  # most of the mass is at the mean itself
+            spread = math.sqrt(float(self.masses @ around**2))
+        if 0.0 < spread < 0.3 * abs(self.mean):
             return Grid.over(self.low, self.high, origin=self.mean, scale=spread, cells=cells)
         around = np.abs(self.values)
         order = np.argsort(around)
         blurred = np.cumsum(self.masses[order]) * around[order]
-        small = float(around[order][np.count_nonzero(blurred < blur)])
+        last = min(int(np.count_nonzero(blurred < blur)), len(order) - 1)
+        small = float(around[order][last])
         return Grid.over(self.low, self.high, origin=0.0, scale=small, cells=cells)
 
 

@@ -31,10 +31,6 @@ class PureCampaign:
     slots: int
     participation: float
 
-    @property
-    def odds(self) -> float:
-        return math.exp(self.local_epsilon)
-
     def divergence(self, adjacency: Adjacency, *, delta: float, cells: int | None) -> Divergence:
         """Return the exact divergence, valid near ``delta``.
 
@@ -54,12 +50,37 @@ class PureCampaign:
         return math.log(1.0 / delta) + 2 * self.local_epsilon + _MARGIN
 
 
+@dataclass(frozen=True, slots=True)
+class TwoPoint:
+    """A slot ratio with two values, ``high`` and 1/``inverse_low``.
+
+    ``probability`` is that of ``high``. ``gap`` is the difference of the values.
+    """
+
+    high: float
+    inverse_low: float
+    gap: float
+    probability: float
+
+
+def extreme(local_epsilon: float) -> TwoPoint:
+    """Return the slot ratio that is above those of all eps0-DP randomizers in convex order.
+
+    Randomized response with two values attains it if a dummy is the report of one of them.
+    """
+    b = math.exp(local_epsilon)
+    return TwoPoint(b, b, 2.0 * math.sinh(local_epsilon), 1.0 / (1.0 + b))
+
+
 class PureAddRemove:
     r"""Exact divergences between the releases with the client and without the client.
 
     The likelihood ratio is f = 1 - p0 + p0 (K b + (m-K)/b)/m with K ~ Binomial(m, r), so that
 
         delta_remove(eps) = E(f - e^eps)_+,     delta_add(eps) = E(1 - e^eps f)_+ .
+
+    If ``ratio`` is given, its two values take the place of b and 1/b, and its probability that of
+    r.
 
     Theorem:     docs/theory/pure.md, "Add/remove". Attained by one client among dummies.
     Neighbours:  add/remove.
@@ -71,20 +92,23 @@ class PureAddRemove:
     0.1266
     """
 
-    def __init__(self, campaign: PureCampaign, *, delta: float) -> None:
-        b, m = campaign.odds, campaign.slots
+    def __init__(
+        self, campaign: PureCampaign, *, delta: float, ratio: TwoPoint | None = None
+    ) -> None:
+        m = campaign.slots
         self.local_epsilon = campaign.local_epsilon
-        probability = 1.0 / (1.0 + b)
+        ratio = extreme(campaign.local_epsilon) if ratio is None else ratio
+        probability = ratio.probability
         binomial = window(
             trials=m, probability=probability, log_outside=campaign.log_outside(delta)
         )
-        self.step = campaign.participation * 2.0 * math.sinh(campaign.local_epsilon) / m
+        self.step = campaign.participation * ratio.gap / m
         """The amount by which f grows if K grows by 1."""
         self.deviations: FloatArray = binomial.counts - m * probability
         self.masses = binomial.masses
         ups, downs = binomial.counts / m, (m - binomial.counts) / m
         p0 = campaign.participation
-        self.ratios: FloatArray = (1.0 - p0) + p0 * (ups * b + downs / b)
+        self.ratios: FloatArray = (1.0 - p0) + p0 * (ups * ratio.high + downs / ratio.inverse_low)
         self._cdf = np.cumsum(binomial.masses)
         self._survival = np.cumsum(binomial.masses[::-1])[::-1]
         below = np.concatenate(([0.0], np.cumsum(self._cdf)[:-1]))

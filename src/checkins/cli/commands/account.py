@@ -170,24 +170,62 @@ def _design(given: GivenOptions) -> Design:
 
 
 def _randomizer(given: GivenOptions) -> LocalRandomizer | GaussianNoise:
-    from checkins.accounting import GaussianNoise, LocalRandomizer, NoiseAt
+    from checkins.accounting import GaussianNoise, NoiseAt
 
     if "local_epsilon" in given and "noise_multiplier" in given:
         raise given.invalid("local_epsilon", "cannot be combined with --noise-multiplier")
-    for name, partner in (("local_delta", "local_epsilon"), ("noise_at", "noise_multiplier")):
+    for name, partner in _PARTNERS.items():
         if name in given and partner not in given:
             raise given.invalid(name, f"needs {option(partner)}, which is missing")
     if "local_epsilon" in given:
-        return LocalRandomizer(
-            given.number("local_epsilon", validate.positive),
-            given.number("local_delta", validate.probability, default=0.0),
-        )
+        return _local_randomizer(given)
     if "noise_multiplier" in given:
         level = given.number("noise_multiplier", validate.positive)
         return GaussianNoise(level, given.choice("noise_at", NoiseAt))
     raise UsageError(
         f"--local-epsilon or --noise-multiplier is missing; {POSITIVE} (it has no default)"
     )
+
+
+_PARTNERS = {
+    "local_delta": "local_epsilon",
+    "randomizer": "local_epsilon",
+    "categories": "randomizer",
+    "dimension": "randomizer",
+    "noise_at": "noise_multiplier",
+}
+"""Options that are useless without another option."""
+
+
+def _local_randomizer(given: GivenOptions) -> LocalRandomizer:
+    from checkins.accounting import (
+        LaplaceReports,
+        LocalRandomizer,
+        PrivUnitReports,
+        RandomizedResponseReports,
+    )
+    from checkins.accounting.design import MOST_PRIVUNIT_DIMENSION, RandomizerName
+
+    local_epsilon = given.number("local_epsilon", validate.positive)
+    local_delta = given.number("local_delta", validate.probability, default=0.0)
+    if "randomizer" not in given:
+        return LocalRandomizer(local_epsilon, local_delta)
+    name = given.choice("randomizer", RandomizerName)
+    if "capacity" not in given:
+        raise given.invalid("randomizer", "needs --capacity, the number of reports of a slot")
+    for parameter, owner in (
+        ("categories", RandomizerName.RANDOMIZED_RESPONSE),
+        ("dimension", RandomizerName.PRIVUNIT),
+    ):
+        if parameter in given and name is not owner:
+            raise given.invalid(parameter, f"goes with --randomizer {owner} only")
+    if name is RandomizerName.RANDOMIZED_RESPONSE:
+        categories = given.integer("categories", least=2)
+        return RandomizedResponseReports(local_epsilon, local_delta, categories)
+    if name is RandomizerName.PRIVUNIT:
+        dimension = given.integer("dimension", most=MOST_PRIVUNIT_DIMENSION)
+        return PrivUnitReports(local_epsilon, local_delta, dimension)
+    return LaplaceReports(local_epsilon, local_delta)
 
 
 def _capacity(given: GivenOptions, text: str) -> int | None:
