@@ -17,10 +17,13 @@ from checkins.accounting.design import (
     Adjacency,
     Design,
     GaussianNoise,
+    LaplaceReports,
     LocalRandomizer,
     NoiseAt,
     Population,
+    PrivUnitReports,
     Protocol,
+    RandomizedResponseReports,
 )
 
 MOST = 10**12
@@ -88,6 +91,13 @@ def designs(draw: st.DrawFn, most_slots: int = MOST) -> Design:
 
 DESCRIPTIONS: dict[type, SearchStrategy[object]] = {
     LocalRandomizer: local_randomizers,
+    LaplaceReports: st.builds(LaplaceReports, local_epsilons),
+    PrivUnitReports: st.builds(
+        PrivUnitReports, st.floats(1e-6, 30.0), st.just(0.0), st.integers(1, 10**8)
+    ),
+    RandomizedResponseReports: st.builds(
+        RandomizedResponseReports, local_epsilons, st.just(0.0), st.integers(2, 10**6)
+    ),
     GaussianNoise: gaussian_noises,
     Population: populations(),
     Design: designs(),

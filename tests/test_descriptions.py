@@ -22,8 +22,8 @@ MODULES = (
     *(design, model, randomizer_config, task, rules),
     *(grid, privunit, randomizer),
 )
-RESULTS = {privunit.Cap, rules.Rules}
-"""What is computed, not described."""
+RESULTS = {design.NamedRandomizer, rules.Rules}
+"""What is computed, or only a base class, and not described."""
 
 DESCRIPTIONS: dict[type, SearchStrategy[object]] = {
     **DESIGNS,

@@ -24,6 +24,7 @@ CAMPAIGN_FILE = "tests/campaign/test_file.py"
 POPULATION = "tests/service/test_population.py"
 
 ASSUMPTIONS = "tests/accounting/test_assumptions.py"
+NAMED = "tests/accounting/test_named.py"
 CURIOUS, KINDS = (
     "tests/accounting/test_adversaries.py",
     "tests/accounting/test_heterogeneous_clients.py",
@@ -515,11 +516,71 @@ MUTANTS = (
         (
             Change(
                 "accounting/accountant.py",
-                "    return OF_SOME_RANDOMIZER if local else OF_DESIGN\n",
+                "    return OF_SOME_RANDOMIZER if unnamed else OF_DESIGN\n",
                 "    return OF_DESIGN\n",
             ),
         ),
         (f"{ASSUMPTIONS}::test_a_lower_end_names_the_mechanism_it_is_about",),
+    ),
+    Mutant(
+        "named-without-displacing",
+        "the bound of a named randomizer leaves out that a client may displace another one",
+        (
+            Change(
+                "accounting/exact/named.py",
+                "    return Envelope(first, Diluted(second, weight))\n",
+                "    return first\n",
+            ),
+        ),
+        (f"{NAMED}::test_the_known_values_are_reproduced",),
+    ),
+    Mutant(
+        "named-without-capacity",
+        "the dummies of a named randomizer are used although the capacity is not declared",
+        (
+            Change(
+                "accounting/design.py",
+                "        used = self.capacity is not None and self.protocol",
+                "        used = self.protocol",
+            ),
+        ),
+        (f"{NAMED}::test_without_a_capacity_the_name_is_not_used",),
+    ),
+    Mutant(
+        "copies-grouped-down",
+        "a group of numbers of copies is represented by its largest number",
+        (
+            Change(
+                "accounting/exact/named.py",
+                "    copies = counted.first + 1\n",
+                "    copies = counted.first + width\n",
+            ),
+        ),
+        (f"{NAMED}::test_the_mean_of_random_copies_is_the_sum_over_all_copies",),
+    ),
+    Mutant(
+        "local-delta-free",
+        "the local delta of reports is not charged",
+        (
+            Change(
+                "accounting/bounds.py",
+                "        return curve(epsilon) + factor * total\n",
+                "        return curve(epsilon)\n",
+            ),
+        ),
+        (f"{NAMED}::test_a_local_delta_is_charged_once_and_not_in_every_slot",),
+    ),
+    Mutant(
+        "curious-clients-count-as-dummies",
+        "against curious clients, the dummies of a named randomizer are still used",
+        (
+            Change(
+                "accounting/adversaries.py",
+                "unnamed = LocalRandomizer(randomizer.local_epsilon)",
+                "unnamed = randomizer",
+            ),
+        ),
+        (f"{NAMED}::test_curious_clients_leave_only_the_local_epsilon",),
     ),
     Mutant(
         "filter-never-used",

@@ -25,12 +25,13 @@ def pure(
     adjacency: Adjacency = ADD_REMOVE,
     delta: float = 1e-3,
     categories: int | None = None,
+    kind: RandomizerKind = RandomizerKind.PRIVUNIT,
     window: int | None = None,
     contributors: int | None = None,
     repeats: int = 1,
 ) -> Campaign:
-    """Randomized response, or Laplace noise without a clip, whose worst case is the same."""
-    kind = RandomizerKind.LAPLACE if categories is None else RandomizerKind.RANDOMIZED_RESPONSE
+    """Randomized response, Laplace noise, or PrivUnit, of which only local epsilon is certified."""
+    kind = kind if categories is None else RandomizerKind.RANDOMIZED_RESPONSE
     choice = RandomizerConfig(kind, categories=categories)
     protocol = Protocol.FIXED if window is None else Protocol.SLIDING
     population = None

@@ -13,7 +13,7 @@ from checkins.accounting import NoiseAt, Population
 from checkins.audit import Attacks, Audit, Engine, Settings, Verdict, audit_campaign
 from checkins.audit.audit import certificate_at
 from checkins.audit.report import POWERFUL_SHARE, CertificateCheck
-from checkins.campaign import Campaign
+from checkins.campaign import Campaign, RandomizerKind
 from checkins.errors import InvalidValue
 from tests.audit.campaigns import REPLACE_ONE, gaussian, pure
 from tests.soak import SOAK
@@ -82,6 +82,13 @@ CORRECT = {
     "rarely": pure(3.0, participation=0.05),
     "places": pure(2.0, slots=4, capacity=3),
     "own": pure(2.0, categories=4),
+    "own, full": pure(2.0, categories=2, slots=3, capacity=4),
+    "own, other data": pure(2.0, categories=3, slots=4, capacity=2, adjacency=REPLACE_ONE),
+    "laplace": pure(2.0, kind=RandomizerKind.LAPLACE),
+    "laplace, full": pure(3.0, kind=RandomizerKind.LAPLACE, slots=3, capacity=4),
+    "laplace, other data": pure(
+        2.0, kind=RandomizerKind.LAPLACE, slots=3, capacity=2, adjacency=REPLACE_ONE
+    ),
     "sliding": pure(2.0, slots=8, window=5),
     "other data": pure(2.0, slots=4, adjacency=REPLACE_ONE),
     "averaged": pure(2.0, contributors=6, adjacency=REPLACE_ONE),

@@ -33,7 +33,7 @@ KEYS = {
 }
 
 
-NEXT = campaign(slots=200, local_epsilon=0.5, epsilon=1.2, name="next")
+NEXT = campaign(slots=200, local_epsilon=0.5, epsilon=1.4, name="next")
 
 
 def kept(tmp_path: Path, book: Book) -> str:
@@ -110,12 +110,12 @@ def test_account_computes_the_same_certificate(checkins, tmp_path: Path) -> None
 def test_a_budget_that_is_exceeded_is_exit_1_and_says_where_it_would_stop(
     checkins, tmp_path: Path
 ) -> None:
-    path = written(tmp_path, SYNTHETIC, ("epsilon = 0.5 ", "epsilon = 0.1 "))
+    path = written(tmp_path, SYNTHETIC, ("epsilon = 0.5 ", "epsilon = 0.05 "))
     outcome = checkins("check", path)
     assert outcome.code == 1
     assert outcome.err.count("\n") == 1
-    assert outcome.err.startswith(f"checkins: {path}:11: [budget] epsilon = 0.1: is exceeded: ")
-    assert "epsilon <= 0.3971 (delta = 1e-06, replace-one) and would stop after" in outcome.err
+    assert outcome.err.startswith(f"checkins: {path}:11: [budget] epsilon = 0.05: is exceeded: ")
+    assert "epsilon <= 0.1036 (delta = 1e-06, replace-one) and would stop after" in outcome.err
     assert "of 1,000 slots; with local_epsilon = " in outcome.err
     assert "is within its budget" not in outcome.out
     found = answer(checkins("check", path, "--json"), code=1)
@@ -126,7 +126,7 @@ def test_a_budget_that_is_exceeded_is_exit_1_and_says_where_it_would_stop(
     mended = written(
         tmp_path,
         SYNTHETIC,
-        ("epsilon = 0.5 ", "epsilon = 0.1 "),
+        ("epsilon = 0.5 ", "epsilon = 0.05 "),
         ("local_epsilon = 2.0", f"local_epsilon = {hint}"),
     )
     assert checkins("check", mended).code == 0
@@ -189,7 +189,9 @@ def test_a_model_that_cannot_step_by_categories_is_named(checkins, tmp_path: Pat
 
 @pytest.mark.slow
 def test_repeats_stop_in_the_middle_of_a_run(checkins, tmp_path: Path) -> None:
-    path = written(tmp_path, SYNTHETIC, ("repeats = 1 ", "repeats = 3 "))
+    path = written(
+        tmp_path, SYNTHETIC, ("repeats = 1 ", "repeats = 3 "), ("epsilon = 0.5 ", "epsilon = 0.25 ")
+    )
     found = answer(checkins("check", path, "--json"), code=1)
     assert found["slots"] == 3000
     assert 1000 < found["affordable_slots"] < 2000

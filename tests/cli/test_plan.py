@@ -178,7 +178,9 @@ def test_the_text_has_a_design_reasons_and_next_steps(
 def test_a_budget_that_is_spent_exactly_is_printed_as_it_was_asked_for(checkins) -> None:
     asked = ["0.8" if word == "1" else word for word in ASKED]
     one_slot = ["--slots", "1", "--campaigns", "1", "--participation", "1"]
-    outcome = checkins("plan", *asked, *one_slot, "--randomizer", "laplace", "--out", "-")
+    outcome = checkins(
+        "plan", *asked, *one_slot, "--randomizer", "privunit", "--capacity", "1", "--out", "-"
+    )
     assert outcome.code == 0, outcome.err
     assert "epsilon <= 0.8 " in outcome.out
     assert "0.8001" not in outcome.out

@@ -164,7 +164,7 @@ def smallest_epsilon(
 ) -> float:
     """Return the epsilon of ``certify`` without a certificate, or infinity if none is proved."""
     check(designs, delta=delta, adjacency=adjacency, campaigns=campaigns, variation=variation)
-    mechanism = Campaigns(tuple(designs), adjacency, campaigns)
+    mechanism = Campaigns(tuple(designs), adjacency, campaigns, needs_lower=False)
     try:
         return best_bound(_bounds_after_charges(mechanism, delta, variation, 0.0)).epsilon.upper
     except NotCovered:

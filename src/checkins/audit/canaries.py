@@ -8,25 +8,35 @@ Theorem:     docs/theory/pure.md: a randomizer with two outcomes attains the eps
              and the extreme distributions of replace-one belong to real randomizers.
              docs/theory/gaussian.md: a client alone among dummies, a client that displaces one with
              the opposite update with probability w = K/(K+1), and two opposite updates.
+             docs/theory/pure.md, "Named randomizers": a client alone among the dummies that run
+             attains the lower bound.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Protocol as Interface
 
 import numpy as np
 
-from checkins.accounting import Adjacency, GaussianNoise, Protocol
+from checkins.accounting import (
+    Adjacency,
+    GaussianNoise,
+    LaplaceReports,
+    Protocol,
+    RandomizedResponseReports,
+)
+from checkins.accounting.design import NamedRandomizer
 from checkins.accounting.exact.pure import attained
 from checkins.audit import releases
 from checkins.audit.bounds import Trials
 from checkins.audit.releases import GaussianSum, Response, RunParameters, SlotLoads, SumDraws
 from checkins.campaign import Campaign, RandomizerKind
-from checkins.randomizers import Laplace, PrivUnit, RandomizedResponse
+from checkins.errors import NotCovered
+from checkins.randomizers import PrivUnit, RandomizedResponse
 
 _BLOCK = 1 << 19
 """Number of values drawn at a time. They fit into the processor's cache."""
@@ -210,8 +220,10 @@ def worst_case(
             return tuple(_gaussian(campaign, run, noise, uses_population))
         words = "an update of the norm of the clip or its opposite. All others send only noise"
         return (AveragedCanary("averaged", words, run, noise.noise_multiplier),)
-    local_epsilon = campaign.design.randomizer.local_epsilon
     replace_one = campaign.budget.adjacency is Adjacency.REPLACE_ONE
+    if campaign.design.named_randomizer is not None:
+        return tuple(_named(campaign.design.named_randomizer, run, replace_one))
+    local_epsilon = campaign.design.randomizer.local_epsilon
     canaries: list[Canary] = [
         ResponseCanary(f"{name} response", explained, response, run)
         for name, explained, response in _responses(local_epsilon, replace_one)
@@ -262,8 +274,39 @@ def _gaussian(
         yield canary("in a crowd", explained, level=-1.0, crowd=crowd)
 
 
+def _named(randomizer: NamedRandomizer, run: RunParameters, replace_one: bool) -> Iterator[Canary]:
+    """Yield the canaries of a randomizer whose dummies the certificate assumes.
+
+    One is alone among dummies. The other displaces a client in slots that are full of other data.
+    """
+    weight = (run.capacity or 1) / ((run.capacity or 1) + 1.0)
+    crowded = replace(run, participation=run.participation * weight)
+    full = "In slots full of clients with other data"
+    match randomizer:
+        case RandomizedResponseReports(local_epsilon=local_epsilon, categories=categories):
+            response = RandomizedResponse(categories, local_epsilon)
+            own = _own_response(response, replace_one=replace_one, averaged=False)
+            yield ResponseCanary("own response", "a client with one fixed category", own, run)
+            others = _own_response(response, replace_one=True, averaged=True)
+            if not replace_one:
+                others = replace(others, other=others.base)
+            explained = f"a client with one fixed category. {full}"
+            yield ResponseCanary("own displacing", explained, others, crowded)
+        case LaplaceReports(local_epsilon=local_epsilon):
+            noise = releases.LaplaceSum(2.0 / local_epsilon, run.capacity or 1)
+            other = -1.0 if replace_one else None
+            canary = partial(SumCanary, run=run, noise=noise, other=other)
+            explained = "an update with one coordinate, the clip"
+            yield canary("own laplace", f"{explained}. No other client checks in")
+            yield canary(
+                "own displacing", f"{explained}. {full}", others=run.capacity or 1, level=-1.0
+            )
+        case _:
+            raise NotCovered("randomizer", randomizer.describe(), "has no canary of its own")
+
+
 def _own(campaign: Campaign, run: RunParameters, dimension: int | None) -> Canary | None:
-    """Return a canary with the worst data for the campaign's own randomizer.
+    """Return a canary with the worst data for a randomizer that the certificate does not name.
 
     Return None if the randomizer's parameters are not all known, or if there is no such canary.
     """
@@ -276,11 +319,6 @@ def _own(campaign: Campaign, run: RunParameters, dimension: int | None) -> Canar
         case RandomizedResponse() as response:
             own = _own_response(response, replace_one=replace_one, averaged=run.averaged)
             return ResponseCanary("own response", "a client with one fixed category", own, run)
-        case Laplace() as laplace if not run.averaged:
-            explained = "an update with one coordinate, the clip. No other client checks in"
-            noise = releases.LaplaceSum(laplace.scale / laplace.clip, run.capacity or 1)
-            other = -1.0 if replace_one else None
-            return SumCanary("own laplace", explained, run, noise, other=other)
         case PrivUnit() as unit if not run.averaged:
             explained = "an update of the norm of the clip. The attack counts reports in its cap"
             return ResponseCanary("own cap", explained, _cap(unit, replace_one=replace_one), run)

@@ -39,9 +39,15 @@ from scipy.special import bdtrc
 from scipy.stats import binom
 
 from checkins import validate
-from checkins.accounting import Adjacency, GaussianNoise, LocalRandomizer
+from checkins.accounting import (
+    Adjacency,
+    GaussianNoise,
+    LaplaceReports,
+    LocalRandomizer,
+    RandomizedResponseReports,
+)
 from checkins.accounting.solve import first_true
-from checkins.audit.releases import RunParameters
+from checkins.audit.releases import LaplaceSum, RunParameters
 from checkins.campaign import Campaign
 from checkins.errors import InvalidValue, NotCovered
 
@@ -202,6 +208,9 @@ class OneRun:
             if isinstance(randomizer, GaussianNoise):
                 deviation = self.campaign.design.slot_noise(randomizer)
                 total += self._by_sums(run, deviation, coins, generator)
+            elif isinstance(self.campaign.design.named_randomizer, LaplaceReports):
+                noise = LaplaceSum(2.0 / randomizer.local_epsilon, run.capacity or 1)
+                total += self._by_laplace_sums(run, noise, coins, generator)
             else:
                 total += self._by_responses(run, randomizer, coins, generator)
         return total
@@ -244,6 +253,23 @@ class OneRun:
             return first
         return first - _log_mean(-sums / deviation**2, deviation, run)
 
+    def _by_laplace_sums(
+        self,
+        run: RunParameters,
+        noise: LaplaceSum,
+        coins: NDArray[np.bool_],
+        generator: np.random.Generator,
+    ) -> FloatArray:
+        """Return log f of each canary, as ``_by_sums``. Dummies are noise, as all reports are."""
+        sums = noise.draw((run.slots, self.canaries), generator)
+        who, where = self._used(run, coins, generator)
+        np.add.at(sums, (where, who), np.where(coins[who], 1.0, -1.0))
+        scores = []
+        for shift in (1.0, -1.0) if self._replace_one else (1.0,):
+            ratios = np.exp(noise.log_ratio(sums, np.full(sums.shape, shift)))
+            scores.append(np.log(1.0 - run.reach + run.reach * ratios.mean(axis=0)))
+        return np.asarray(scores[0] - scores[1] if self._replace_one else scores[0])
+
     def _by_responses(
         self,
         run: RunParameters,
@@ -253,21 +279,29 @@ class OneRun:
     ) -> FloatArray:
         """Return the number of reports of each canary's category.
 
-        For replace-one, subtract the number of reports of the canary's second category.
+        For replace-one, subtract the number of reports of the canary's second category. If the
+        randomizer has no name, every canary has a category of its own, and dummies are reports of
+        one more category. Otherwise canaries share the categories, and dummies are uniform.
         """
+        named = isinstance(randomizer, RandomizedResponseReports)
+        first = np.arange(self.canaries)
+        second = first + (1 if named else self.canaries)
         categories = self.canaries * (2 if self._replace_one else 1) + 1
+        if isinstance(randomizer, RandomizedResponseReports):
+            categories = randomizer.categories
+            first, second = first % categories, second % categories
         places = run.places
         b = math.exp(randomizer.local_epsilon)
         who, _ = self._used(run, coins, generator)
-        held = np.full(places, categories - 1)  # dummies have the last category
-        own = np.where(coins[who], who, who + self.canaries) if self._replace_one else who
-        held[: who.size] = own
+        held = np.full(places, categories - 1)  # the category of dummies without a name
+        if named:
+            held = generator.integers(0, categories, places)
+        held[: who.size] = np.where(coins[who] | (not self._replace_one), first[who], second[who])
         flipped = generator.random(places) < (categories - 1) / (b + categories - 1)
         steps = generator.integers(1, categories, places)
         reported = np.where(flipped, (held + steps) % categories, held)
         counts = np.bincount(reported, minlength=categories).astype(np.float64)
-        first = counts[: self.canaries]
-        return first - counts[self.canaries : 2 * self.canaries] if self._replace_one else first
+        return counts[first] - counts[second] if self._replace_one else counts[first]
 
 
 def _log_mean(exponents: FloatArray, deviation: float, run: RunParameters) -> FloatArray:

@@ -32,7 +32,7 @@ from checkins.accounting.exact.gaussian import GaussianCampaign
 from checkins.accounting.exact.grid_distribution import Rounding, Side
 from checkins.accounting.exact.named import NamedCampaign
 from checkins.accounting.exact.pure import PureCampaign, PureReplaceOne
-from checkins.accounting.exact.pure_capacity import SharedPureCampaign
+from checkins.accounting.exact.pure_capacity import SharedPureCampaign, SmallestBound
 from checkins.accounting.exact.report_laws import LaplaceLaw, TwoLevelLaw
 from checkins.accounting.paper.occupancy import overflow_probability
 from checkins.accounting.solve import Divergence, Interval, crossing
@@ -243,7 +243,7 @@ def _curve_pair(design: Design, rounding: Rounding, *, delta: float) -> Dominati
     if last == 0.0:
         hidden = curve.upper(0.0)
         return replace(NO_LOSS, only_present=hidden, only_absent=hidden)
-    nodes = rounding.cells // 16
+    nodes = rounding.cells // (24 if isinstance(curve, SmallestBound) else 16)
     if isinstance(curve, PureReplaceOne):
         nodes = 200 if rounding.cells >= 200 else rounding.cells // 2
     epsilons = np.linspace(0.0, last, nodes)

@@ -44,6 +44,7 @@ from checkins.accounting.exact.pure_capacity import (
     MOST_PLACES,
     SharedPureCampaign,
     SmallestBound,
+    grid_cells,
 )
 from checkins.accounting.exact.report_laws import Atoms, LaplaceLaw, TwoLevelLaw
 from checkins.accounting.exact.slot_ratio import AttainedRatio, Diluted, Envelope, SlotRatio
@@ -186,7 +187,11 @@ class NamedCampaign:
         above = [self.any_randomizer.divergence(adjacency, delta=delta, cells=cells)]
         if self.counted > 0:
             found = slot_sum.divergence(
-                campaign, adjacency, delta=delta, cells=cells, search=slot_sum.QUICK
+                campaign,
+                adjacency,
+                delta=delta,
+                cells=grid_cells(adjacency, cells),
+                search=slot_sum.QUICK,
             )
             above.insert(0, found)
         return SmallestBound(tuple(above), self._below(adjacency, delta=delta))

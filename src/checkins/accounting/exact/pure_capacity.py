@@ -39,8 +39,17 @@ _MOST_COUNTED = 10**7
 """Largest capacity K of a ratio L_K that is computed, to save memory."""
 _LEAST_SPREAD = 1e-5
 """Smallest standard deviation of a ratio L_K. Values of narrower ratios are too close to 1."""
+_CERTIFICATE_CELLS = {Adjacency.ADD_REMOVE: 512, Adjacency.REPLACE_ONE: 400}
+_CELLS_SHARE = 0.7
+"""Share of the cells of a Gaussian campaign that are used. Ratios of pure reports are bounded, so
+epsilon is then at most about half a percent larger than on a much finer grid."""
 MOST_PLACES = 10**11
 """Largest number of places mK for which a lower bound is computed."""
+
+
+def grid_cells(adjacency: Adjacency, cells: int | None) -> int:
+    """Return the number of grid cells for pure reports. ``cells`` None means a certificate."""
+    return _CERTIFICATE_CELLS[adjacency] if cells is None else math.ceil(_CELLS_SHARE * cells)
 
 
 def exact_calls(gains: FloatArray, local_epsilon: float, capacity: int) -> FloatArray:
@@ -233,7 +242,11 @@ class SharedPureCampaign:
         above = [self.single.divergence(adjacency, delta=delta, cells=cells)]
         if self.counted > 1:
             found = slot_sum.divergence(
-                self, adjacency, delta=delta, cells=cells, search=slot_sum.QUICK
+                self,
+                adjacency,
+                delta=delta,
+                cells=grid_cells(adjacency, cells),
+                search=slot_sum.QUICK,
             )
             above.insert(0, found)
         below = []
@@ -292,7 +305,7 @@ class SmallestBound:
 
     def epsilon(self, delta: float) -> Interval:
         upper = self.upper_epsilon(delta)
-        lower = crossing(self.lower, delta, guess=0.8 * upper, precision=1e-6).lower
+        lower = crossing(self.lower, delta, guess=0.8 * upper, precision=1e-4).lower
         if lower > upper * (1.0 + 1e-6):
             raise ComputationFailed(f"the bounds on epsilon cross: {lower!r} and {upper!r}")
         return Interval(min(lower, upper), upper)

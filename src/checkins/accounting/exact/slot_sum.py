@@ -57,7 +57,7 @@ class Search:
     precision: float
 
 
-THOROUGH, QUICK = Search(0.1, 1e-4), Search(0.02, 3e-4)
+THOROUGH, QUICK = Search(0.1, 1e-4), Search(0.015, 1e-4)
 
 
 class SlotSumCampaign(Protocol):
@@ -293,7 +293,8 @@ class ReplaceOne:
         """Return an upper bound on epsilon from a coarse grid."""
         coarse = ReplaceOne(self.campaign.coarse, delta=delta, cells=_COARSE_CELLS)
         guess = self.campaign.guess(delta)
-        return crossing(coarse.upper, delta, guess=guess, precision=3e-3).upper
+        precision = 3e-3 if self.search is THOROUGH else 1e-2
+        return crossing(coarse.upper, delta, guess=guess, precision=precision).upper
 
 
 def _epsilon(divergence: DeltaBounds, delta: float, *, guess: float, precision: float) -> Interval:
