@@ -21,6 +21,7 @@ RESULTS = Path(__file__).with_name("RESULTS.md")
 BENCHES = {
     "table": "table",
     "pure": "pure",
+    "named": "named",
     "grid": "gaussian",
     "calibration": "calibration",
     "peer": "gaussian",

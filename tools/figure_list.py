@@ -50,6 +50,7 @@ SERVICE = (
 FIGURES = (
     _bench("table", "bench/table.py"),
     _bench("pure", "bench/pure.py"),
+    _bench("named", "bench/named.py"),
     _bench("grid", "bench/gaussian.py"),
     _bench("calibration", "bench/calibration.py"),
     _bench("peer", "bench/gaussian.py"),

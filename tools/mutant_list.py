@@ -553,7 +553,7 @@ MUTANTS = (
             Change(
                 "accounting/exact/named.py",
                 "    copies = counted.first + 1\n",
-                "    copies = counted.first + width\n",
+                "    copies = counted.first + 2\n",
             ),
         ),
         (f"{NAMED}::test_the_mean_of_random_copies_is_the_sum_over_all_copies",),

@@ -21,6 +21,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
+import numpy.typing as npt
 
 from checkins.accounting.design import Adjacency
 from checkins.accounting.exact import slot_sum
@@ -47,7 +48,13 @@ from checkins.accounting.exact.pure_capacity import (
     grid_cells,
 )
 from checkins.accounting.exact.report_laws import Atoms, LaplaceLaw, TwoLevelLaw
-from checkins.accounting.exact.slot_ratio import AttainedRatio, Diluted, Envelope, SlotRatio
+from checkins.accounting.exact.slot_ratio import (
+    AttainedRatio,
+    Diluted,
+    Envelope,
+    FloatArray,
+    SlotRatio,
+)
 from checkins.accounting.solve import DeltaBounds, Divergence
 
 _MOST_COUNTED = 10**6
@@ -58,8 +65,10 @@ _MOST_LOCAL_EPSILON = 30.0
 """Largest local epsilon for which dummies are used. Above it, they hide a report no better."""
 _LOG_OUTSIDE = 60.0
 _INNER_TOLERANCE = 1e-22
-_LOWER_CELLS = 256
-"""Number of grid cells of lower bounds for Laplace noise."""
+_SINGLE_CELLS = 80
+"""Largest number of grid cells of a single copy, whose ratio is smooth."""
+_LOWER_CELLS = {Adjacency.ADD_REMOVE: 256, Adjacency.REPLACE_ONE: 160}
+"""Numbers of grid cells of lower bounds for Laplace noise."""
 _FEW_CELLS = 400
 """Below this number of grid cells, a search uses coarser means of copies too."""
 
@@ -72,7 +81,7 @@ class Detail:
     groups: int
 
 
-_ADD_REMOVE, _REPLACE_ONE, _COARSE = Detail(256, 96), Detail(200, 100), Detail(96, 24)
+_ADD_REMOVE, _REPLACE_ONE, _COARSE = Detail(256, 64), Detail(220, 48), Detail(128, 32)
 
 
 def mean_of_copies(ratio: SlotRatio, copies: int, cells: int) -> Atoms:
@@ -96,18 +105,19 @@ def mean_of_random_copies(ratio: SlotRatio, capacity: int, share: float, detail:
         probability=min(share, 1.0 - 1e-12),
         log_outside=_LOG_OUTSIDE,
     )
-    width = -(-len(counted.masses) // detail.groups)
-    starts = np.arange(0, len(counted.masses), width)
+    starts = _group_starts(counted.masses, detail.groups)
     weights = np.add.reduceat(counted.masses, starts)
     outside = 4.0 * math.exp(-_LOG_OUTSIDE)  # more than the probability of all other values of C
     gains, masses, excess = [one.values + (one.origin - mean)], [outside * one.masses], 0.0
+    steps: dict[int, GridDistribution] = {}
     copies = counted.first + 1
     total = sum_of(copies, one, mean=mean, rounding=rounding)
-    step = sum_of(width, one, mean=mean, rounding=rounding)
-    for index, weight in enumerate(weights):
-        if index:
-            copies += width
-            total = add(total, step, mean=mean, copies=copies, rounding=rounding)
+    for weight, more in zip(weights, np.diff(starts, prepend=0).tolist(), strict=True):
+        if more:
+            if more not in steps:
+                steps[more] = sum_of(more, one, mean=mean, rounding=rounding)
+            copies += more
+            total = add(total, steps[more], mean=mean, copies=copies, rounding=rounding)
         found, lost = _mean_gains(total, copies, mean)
         gains.append(found)
         masses.append(float(weight) * total.masses)
@@ -118,13 +128,23 @@ def mean_of_random_copies(ratio: SlotRatio, capacity: int, share: float, detail:
     )
 
 
+def _group_starts(masses: FloatArray, groups: int) -> npt.NDArray[np.intp]:
+    """Divide probabilities into at most about ``groups`` groups, smaller ones where they are large.
+
+    Return the index of the first probability of each group.
+    """
+    density = np.cbrt(masses)
+    group = np.floor(groups * (np.cumsum(density) - density) / density.sum())
+    return np.flatnonzero(np.diff(group, prepend=-1.0))
+
+
 def _atoms(ratio: SlotRatio, rounding: Rounding) -> GridDistribution:
     if isinstance(ratio, Atoms):
         return GridDistribution(ratio.gains, ratio.masses, ratio.mean, ratio.excess)
-    return discretise_up(ratio, rounding)
+    return discretise_up(ratio, replace(rounding, cells=min(rounding.cells, _SINGLE_CELLS)))
 
 
-def _mean_gains(total: GridDistribution, copies: int, mean: float) -> tuple[np.ndarray, float]:
+def _mean_gains(total: GridDistribution, copies: int, mean: float) -> tuple[FloatArray, float]:
     """Return the mean of copies minus its expectation, and the mean that was capped."""
     return (total.values + (total.origin - copies * mean)) / copies, total.excess / copies
 
@@ -194,7 +214,8 @@ class NamedCampaign:
                 search=slot_sum.QUICK,
             )
             above.insert(0, found)
-        return SmallestBound(tuple(above), self._below(adjacency, delta=delta))
+        precision = 1e-3 if isinstance(self.law, LaplaceLaw) else 1e-4
+        return SmallestBound(tuple(above), self._below(adjacency, delta=delta), precision)
 
     def _below(self, adjacency: Adjacency, *, delta: float) -> tuple[DeltaBounds, ...]:
         alone, law = self.alone, self.law
@@ -202,7 +223,9 @@ class NamedCampaign:
             return ()
         if isinstance(law, LaplaceLaw):
             single = replace(self, slots=alone.slots, capacity=1)
-            return (slot_sum.divergence(single, adjacency, delta=delta, cells=_LOWER_CELLS),)
+            return (
+                slot_sum.divergence(single, adjacency, delta=delta, cells=_LOWER_CELLS[adjacency]),
+            )
         one_sided = PureAddRemove(alone, delta=delta, ratio=law.two_point)
         if adjacency is Adjacency.ADD_REMOVE:
             return (one_sided,)

@@ -292,10 +292,14 @@ class SharedPureCampaign:
 
 @dataclass(frozen=True, slots=True)
 class SmallestBound:
-    """The smallest of several upper bounds, and the largest of several lower bounds on delta."""
+    """The smallest of several upper bounds, and the largest of several lower bounds on delta.
+
+    ``precision`` is the relative precision of the lower bound on epsilon.
+    """
 
     above: tuple[Divergence, ...]
     below: tuple[DeltaBounds, ...]
+    precision: float = 1e-4
 
     def upper(self, epsilon: float) -> float:
         return min(one.upper(epsilon) for one in self.above)
@@ -305,7 +309,7 @@ class SmallestBound:
 
     def epsilon(self, delta: float) -> Interval:
         upper = self.upper_epsilon(delta)
-        lower = crossing(self.lower, delta, guess=0.8 * upper, precision=1e-4).lower
+        lower = crossing(self.lower, delta, guess=0.8 * upper, precision=self.precision).lower
         if lower > upper * (1.0 + 1e-6):
             raise ComputationFailed(f"the bounds on epsilon cross: {lower!r} and {upper!r}")
         return Interval(min(lower, upper), upper)

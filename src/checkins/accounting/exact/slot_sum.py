@@ -57,7 +57,7 @@ class Search:
     precision: float
 
 
-THOROUGH, QUICK = Search(0.1, 1e-4), Search(0.015, 1e-4)
+THOROUGH, QUICK = Search(0.1, 1e-4), Search(0.015, 3e-4)
 
 
 class SlotSumCampaign(Protocol):
