@@ -219,8 +219,8 @@ def test_no_file_is_opened_because_a_campaign_names_it(
         opened.append(path)
         return original(path, **how)
 
-    original = table_module.read
-    monkeypatch.setattr(table_module, "read", read)
+    original = table_module.read_columns
+    monkeypatch.setattr(table_module, "read_columns", read)
     source = table(2, "logistic").data
     assert isinstance(source, DataFile)
     task = Task(replace(source, file=named), "logistic", Optimizer(rate=1.0))

@@ -13,7 +13,7 @@ from scipy.special import expit
 
 from checkins.errors import InvalidValue
 from checkins.tasks import Loss, Problem
-from checkins.tasks.data.synthetic import OPTIMUM_SHARE
+from checkins.tasks.data.synthetic import OPTIMUM_NORM_SHARE
 
 problems = st.builds(
     Problem, st.sampled_from(Loss), st.integers(1, 40), st.floats(0.1, 20.0), st.integers(0, 2**40)
@@ -31,7 +31,7 @@ def test_no_model_is_better_than_the_optimum(problem: Problem, seed: int, share:
     assert problem.excess_risk(problem.optimum) <= 1e-15
     assert problem.excess_risk(inside(problem, seed, share)) >= 0.0
     norm = float(np.linalg.norm(problem.optimum))
-    assert norm == pytest.approx(OPTIMUM_SHARE * problem.diameter / 2.0)
+    assert norm == pytest.approx(OPTIMUM_NORM_SHARE * problem.diameter / 2.0)
 
 
 @given(problems, st.integers(0, 99), st.integers(100, 199))
@@ -48,7 +48,7 @@ def test_no_gradient_is_longer_than_the_lipschitz_constant(
     model = inside(problem, seed, share)
     features, labels = problem.clients(np.arange(200))
     assert np.allclose(np.linalg.norm(features, axis=1), 1.0, atol=1e-12)
-    slopes = problem.slope(problem.scores(model, features), labels)
+    slopes = problem.loss_derivative(problem.scores(model, features), labels)
     assert float(np.abs(slopes).max()) <= problem.lipschitz * (1.0 + 1e-12)
 
 
@@ -60,9 +60,9 @@ def test_gradients_change_no_faster_than_the_smoothness(
         return
     one, other = inside(problem, first, 1.0), inside(problem, second, 0.5)
     features, labels = problem.clients(np.arange(50))
-    change = problem.slope(problem.scores(one, features), labels) - problem.slope(
-        problem.scores(other, features), labels
-    )
+    change = problem.loss_derivative(
+        problem.scores(one, features), labels
+    ) - problem.loss_derivative(problem.scores(other, features), labels)
     reach = problem.smoothness * float(np.linalg.norm(one - other))
     assert float(np.abs(change).max()) <= reach * (1.0 + 1e-9) + 1e-12
 
@@ -77,7 +77,7 @@ def test_the_gradient_is_that_of_the_loss(problem: Problem, seed: int, share: fl
         return np.asarray(problem.loss({"weights": weights}, features, labels))
 
     along = (losses(model + step) - losses(model - step)) / 2.0
-    slopes = problem.slope(problem.scores(model, features), labels)
+    slopes = problem.loss_derivative(problem.scores(model, features), labels)
     far = np.abs(problem.scores(model, features) - labels) > 2e-6 * problem.diameter  # off the kink
     wanted = slopes * (features @ step)
     assert np.allclose(along[far], wanted[far], atol=1e-12 * max(1.0, problem.diameter**2))
@@ -143,8 +143,10 @@ def test_the_logistic_integral_has_settled(
     problem = Problem(Loss.LOGISTIC, dimension, diameter, seed=2)
     model = inside(problem, 3, 1.0)
     risk = problem.excess_risk(model)
-    coarse = convex._lengths
-    monkeypatch.setattr(convex, "_lengths", lambda size, norm: coarse(size, 1.7 * norm + 20.0))
+    coarse = convex._radius_quadrature
+    monkeypatch.setattr(
+        convex, "_radius_quadrature", lambda size, norm: coarse(size, 1.7 * norm + 20.0)
+    )
     assert risk == pytest.approx(problem.excess_risk(model), abs=1e-12)
 
 
@@ -184,7 +186,7 @@ def test_jax_finds_the_same_gradient(kind: Loss) -> None:
         )["weights"]
         assert np.allclose(rows.mean(axis=0), problem.gradient(model, features, labels), rtol=1e-12)
         slopes = jax.jit(problem.slope)(features @ model, labels)
-        assert np.allclose(slopes, problem.slope(features @ model, labels), rtol=1e-12)
+        assert np.allclose(slopes, problem.loss_derivative(features @ model, labels), rtol=1e-12)
 
 
 @pytest.mark.parametrize(

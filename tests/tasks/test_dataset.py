@@ -39,7 +39,7 @@ def test_the_clients_rows_are_all_rows_once_and_in_order(counts: list[int]) -> N
     slices = [data.rows_of(client) for client in range(data.clients)]
     assert [len(data.labels[rows]) for rows in slices] == counts
     assert np.array_equal(np.concatenate([data.features[rows] for rows in slices]), data.features)
-    assert data.most_rows == max(counts)
+    assert data.max_rows_per_client == max(counts)
 
 
 @given(st.lists(st.integers(1, 4), min_size=1, max_size=3).map(tuple))
@@ -84,7 +84,7 @@ def test_real_targets_need_no_classes() -> None:
         ("labels", np.array([0, -1, 2, 1]), "0 to 2"),
         ("offsets", np.array([0, 4], np.int32), "int64"),
         ("offsets", np.array([0]), "at least one client"),
-        ("offsets", np.array([0, 2, 3]), "end with the 4 rows"),
+        ("offsets", np.array([0, 2, 3]), "end with 4, the number of rows"),
         ("offsets", np.array([1, 2, 4]), "begin with 0"),
         ("offsets", np.array([0, 2, 2, 4]), "client 1 would have no rows"),
         ("offsets", np.array([0, 3, 1, 4]), "must increase"),
@@ -127,20 +127,20 @@ def test_importing_tasks_loads_no_accelerator_and_no_tables() -> None:
 @given(st.sets(st.text(max_size=5), min_size=1, max_size=30), st.floats(0.0, 0.99))
 def test_membership_in_the_holdout_depends_on_ones_own_id_only(ids: set[str], share: float) -> None:
     people = sorted(ids)
-    together = in_holdout(people, share=share, purpose="test")
-    alone = [in_holdout([one], share=share, purpose="test")[0] for one in people]
+    together = in_holdout(people, share=share, hash_prefix="test")
+    alone = [in_holdout([one], share=share, hash_prefix="test")[0] for one in people]
     assert together.tolist() == alone
 
 
 @given(st.floats(0.0, 0.98), st.floats(0.0, 0.01))
 def test_a_larger_share_only_adds_to_the_holdout(share: float, more: float) -> None:
     people = [str(number) for number in range(100)]
-    less = in_holdout(people, share=share, purpose="test")
-    assert not np.any(less & ~in_holdout(people, share=share + more, purpose="test"))
+    less = in_holdout(people, share=share, hash_prefix="test")
+    assert not np.any(less & ~in_holdout(people, share=share + more, hash_prefix="test"))
 
 
 def test_the_holdout_has_about_its_share() -> None:
-    held = in_holdout(map(str, range(100_000)), share=0.125, purpose="test")
+    held = in_holdout(map(str, range(100_000)), share=0.125, hash_prefix="test")
     # The rule is a constant of this test: it either passes always or never. As a draw, five
     # standard deviations of a binomial.
     assert abs(held.sum() - 12_500) < 5 * np.sqrt(100_000 * 0.125 * 0.875)
@@ -149,4 +149,4 @@ def test_the_holdout_has_about_its_share() -> None:
 @pytest.mark.parametrize("share", [-0.1, 1.0, float("nan")])
 def test_a_share_is_a_share(share: float) -> None:
     with pytest.raises(InvalidValue, match="holdout"):
-        in_holdout(["a"], share=share, purpose="test")
+        in_holdout(["a"], share=share, hash_prefix="test")

@@ -57,14 +57,14 @@ def test_the_variable_names_the_folder(folder: Path, monkeypatch: pytest.MonkeyP
 
 
 def test_debians_folder_comes_last(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fashion_mnist, "PACKAGED", folder)
+    monkeypatch.setattr(fashion_mnist, "DEBIAN_FOLDER", folder)
     assert load().clients == 3
     monkeypatch.setenv(fashion_mnist.VARIABLE, "")  # empty is unset
     assert load().clients == 3
 
 
 def test_a_missing_folder_names_the_remedy(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fashion_mnist, "PACKAGED", folder / "none")
+    monkeypatch.setattr(fashion_mnist, "DEBIAN_FOLDER", folder / "none")
     with pytest.raises(InvalidValue, match=r"dataset-fashion-mnist.*CHECKINS_FASHION_MNIST"):
         load()
 
@@ -97,7 +97,7 @@ SOUND = idx(np.arange(12).reshape(3, 2, 2))
     [
         (b"", "begins with nothing"),
         (SOUND[:3], "begins with 000008"),
-        (SOUND[:10], "by its header"),
+        (SOUND[:10], "header with shape"),
         (SOUND[:-1], "shorter"),
         (SOUND + b"\0", "longer"),
         (b"\0\0\x0d\x03" + SOUND[4:], "begins with 00000d03"),

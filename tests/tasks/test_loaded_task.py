@@ -69,7 +69,7 @@ def test_each_name_loads_its_own_data(
 def test_a_table_counts_from_its_folder(tmp_path: Path) -> None:
     table(tmp_path, [0, 1, 2])
     found = LoadedTask.of(Task(TABLE, "softmax", SGD), folder=tmp_path)
-    assert (found.data.clients, found.data.most_rows, found.data.classes) == (20, 2, 3)
+    assert (found.data.clients, found.data.max_rows_per_client, found.data.classes) == (20, 2, 3)
     assert found.model == Softmax(1, 3)
 
 

@@ -14,7 +14,7 @@ from checkins.campaign.task import DataFile, DataSet, Features, Task
 from checkins.errors import InvalidValue
 from checkins.tasks.data import fashion_mnist
 from checkins.tasks.loaded_task import INITIAL_WEIGHTS_SEED, LoadedTask, model_of
-from checkins.tasks.own_model import NAMES
+from checkins.tasks.own_model import MODEL_NAMES
 
 RATE = Optimizer(rate=1.0)
 
@@ -47,7 +47,7 @@ def few_pictures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("few_pictures")
 def test_the_model_of_every_data_set_fits_its_loaded_data(data: DataSet) -> None:
     compared = 0
-    for model, features in itertools.product(NAMES, (None, Features.SCATTERING)):
+    for model, features in itertools.product(MODEL_NAMES, (None, Features.SCATTERING)):
         if features is not None and data is not DataSet.FASHION_MNIST:
             continue
         try:

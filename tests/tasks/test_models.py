@@ -18,9 +18,9 @@ from checkins.campaign.task import Model as ModelName
 from checkins.errors import InvalidValue
 from checkins.tasks import metrics
 from checkins.tasks.linear_models import Logistic, Softmax
-from checkins.tasks.model import LinearModel, Model, flatten, size, unflatten
+from checkins.tasks.model import LinearModel, Model, flatten, parameter_count, unflatten
 from checkins.tasks.neural_networks import CNN, MLP
-from checkins.tasks.own_model import NAMES, OwnModel, model_by_name
+from checkins.tasks.own_model import MODEL_NAMES, OwnModel, model_by_name
 from tests.support.program import output_of
 
 MODELS: dict[str, tuple[Any, tuple[int, ...], int]] = {
@@ -166,7 +166,7 @@ def test_initial_weights_are_public_fit_float32_and_follow_from_the_seed(name):
     assert isinstance(model, Model)
     start = model.start(7)
     assert start.dtype == np.float64
-    assert start.shape == (model.dimension,) == (size(model.shapes),)
+    assert start.shape == (model.dimension,) == (parameter_count(model.shapes),)
     np.testing.assert_array_equal(start, start.astype(np.float32))
     np.testing.assert_array_equal(start, model.start(7))
     linear = isinstance(model, LinearModel)
@@ -177,7 +177,7 @@ def test_initial_weights_are_public_fit_float32_and_follow_from_the_seed(name):
 @pytest.mark.parametrize("name", sorted(MODELS))
 def test_the_flat_vector_and_the_tensors_are_the_same_numbers(name):
     shapes = MODELS[name][0].shapes
-    flat = np.arange(float(size(shapes)))
+    flat = np.arange(float(parameter_count(shapes)))
     tensors = unflatten(flat, shapes)
     assert {key: tensor.shape for key, tensor in tensors.items()} == shapes
     assert all(np.shares_memory(tensor, flat) for tensor in tensors.values())
@@ -257,7 +257,7 @@ def test_a_network_of_filters_tells_upright_from_flat_bars() -> None:
 
 
 def test_every_name_that_a_campaign_may_seal_is_a_model() -> None:
-    assert set(NAMES) == {str(name) for name in ModelName}
+    assert set(MODEL_NAMES) == {str(name) for name in ModelName}
     assert model_by_name("logistic", (7,), 2) == Logistic(7)
     assert model_by_name("softmax", (28, 28), 10) == Softmax(784, 10)
     assert model_by_name("mlp", (7,), 3) == MLP(7, 3)
@@ -307,7 +307,7 @@ def test_a_given_row_gradient_is_used() -> None:
     )
     x = np.array([[1.0, 2.0], [3.0, 4.0]])
     assert model.gradient(np.zeros(2), x, np.zeros(2)).tolist() == [-2.0, -3.0]
-    with pytest.raises(InvalidValue, match="must be given if the model predicts"):
+    with pytest.raises(InvalidValue, match="must be given to compute scores"):
         model.scores(np.zeros(2), x)
 
 

@@ -15,7 +15,7 @@ from scipy.stats import rankdata
 from checkins.errors import InvalidValue
 from checkins.tasks import Dataset
 from checkins.tasks.data import patients
-from checkins.tasks.data.patients import FEATURES, MEASURES, scaled
+from checkins.tasks.data.patients import FEATURES, MEASURES, scaled_features
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +34,7 @@ def test_everybody_is_a_client_or_in_the_holdout(data: Dataset) -> None:
     assert data.clients + len(data.holdout_labels) == 17_549
     assert (data.clients, len(data.holdout_labels)) == (15_329, 2_220)
     assert int(data.labels.sum() + data.holdout_labels.sum()) == 1_364  # deaths of the study
-    assert data.most_rows == 1
+    assert data.max_rows_per_client == 1
 
 
 def test_the_example_declares_a_population_that_fits(data: Dataset) -> None:
@@ -87,21 +87,21 @@ def test_a_plain_logistic_regression_learns_from_the_clients(data: Dataset) -> N
 def test_any_value_is_clipped_to_its_public_range(raw: dict[str, float]) -> None:
     known = {measure.name: np.array([measure.low]) for measure in MEASURES}
     known |= {name: np.array([value]) for name, value in raw.items()}
-    features = scaled(known)
+    features = scaled_features(known)
     assert features.dtype == np.float32
     assert np.all(np.abs(features) <= 1.0)
 
 
 def test_ends_and_middle_of_a_range_become_minus_one_one_and_zero() -> None:
     ends = {m.name: np.array([m.low, m.high, (m.low + m.high) / 2]) for m in MEASURES}
-    values = scaled(ends)[:, [not name.endswith("_missing") for name in FEATURES]]
+    values = scaled_features(ends)[:, [not name.endswith("_missing") for name in FEATURES]]
     assert values.tolist() == [[-1.0] * 8, [1.0] * 8, [0.0] * 8]
 
 
 def test_what_is_never_missing_must_be_there() -> None:
     known = {measure.name: np.array([np.nan]) for measure in MEASURES}
     with pytest.raises(InvalidValue, match="age"):
-        scaled(known)
+        scaled_features(known)
 
 
 def test_without_the_extra_the_error_names_it(monkeypatch: pytest.MonkeyPatch) -> None:

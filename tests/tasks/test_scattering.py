@@ -13,9 +13,9 @@ from hypothesis.extra import numpy as hnp
 from checkins.errors import InvalidValue
 from checkins.tasks.data.scattering import (
     ASPECT_RATIO,
-    FREQUENCY,
     MARGIN,
-    WIDTH,
+    SMALL_FREQUENCY,
+    SMALL_WIDTH,
     Scattering,
     group_normalised,
 )
@@ -30,7 +30,7 @@ def random_pictures(rows: int, size: int = 28) -> np.ndarray:
 @cache
 def wavelet_in_space(side: int, scale: int, angle: float) -> np.ndarray:
     """A Morlet wavelet by its formula in space, repeated with the period of the grid."""
-    spread, frequency = WIDTH * scale, FREQUENCY / scale
+    spread, frequency = SMALL_WIDTH * scale, SMALL_FREQUENCY / scale
     y, x = np.mgrid[-2 * side : 3 * side, -2 * side : 3 * side].astype(float)
     along, across = np.cos(angle) * x + np.sin(angle) * y, np.cos(angle) * y - np.sin(angle) * x
     envelope = np.exp(-(along**2 + (ASPECT_RATIO * across) ** 2) / (2 * spread**2))
@@ -61,7 +61,7 @@ def by_definition(picture: np.ndarray, *, angles: int, gain: float) -> np.ndarra
         centres = np.arange(MARGIN + 1.5, MARGIN + len(picture), 4)
         distances = np.abs(pixels - centres[:, np.newaxis])
         distances = np.minimum(distances, side - distances)
-        weights = np.exp(-0.5 * (distances / (2 * WIDTH)) ** 2)
+        weights = np.exp(-0.5 * (distances / (2 * SMALL_WIDTH)) ** 2)
         weights /= weights.sum(axis=1, keepdims=True)
         return weights @ response[::step, ::step] @ weights.T
 
@@ -111,7 +111,7 @@ def test_no_frequency_is_amplified_and_few_are_lost() -> None:
     side = 36
     small, large = (wavelets.astype(float) for wavelets in scattering._wavelets)
     pixels = np.minimum(np.arange(side), side - np.arange(side))
-    window = np.exp(-0.5 * (pixels / (2 * WIDTH)) ** 2)
+    window = np.exp(-0.5 * (pixels / (2 * SMALL_WIDTH)) ** 2)
     window_spectrum = np.fft.fft(window / window.sum()).real
     power = np.sum(small**2 + large**2, axis=0)
     power = 0.5 * (power + np.roll(power[::-1, ::-1], 1, axis=(0, 1)))
@@ -162,7 +162,7 @@ def test_a_flat_picture_is_seen_by_the_window_alone() -> None:
 
 
 def test_stripes_are_seen_by_the_wavelet_that_lies_across_them() -> None:
-    wave = np.cos(FREQUENCY * np.arange(28))
+    wave = np.cos(SMALL_FREQUENCY * np.arange(28))
     upright = np.broadcast_to(wave, (28, 28))
     features = Scattering(28).transform(np.stack([upright, upright.T])).mean(axis=(2, 3))
     assert features[0, 1:9].argmax() == 0  # angle 0: the wave runs along the columns

@@ -7,7 +7,7 @@ import pytest
 
 from checkins.errors import InvalidValue
 from checkins.tasks.data import synthetic
-from checkins.tasks.data.synthetic import SeveralClasses, load
+from checkins.tasks.data.synthetic import SoftmaxDistribution, load
 
 
 @pytest.mark.parametrize("classes", [2, 3, 10])
@@ -28,14 +28,14 @@ def test_more_clients_are_the_same_clients_and_others(classes: int) -> None:
 
 
 def test_a_far_away_client_needs_no_others() -> None:
-    features, labels = SeveralClasses(8, 4, seed=1).clients(np.array([10**8, 10**14]))
+    features, labels = SoftmaxDistribution(8, 4, seed=1).clients(np.array([10**8, 10**14]))
     assert features.shape == (2, 8)
     assert labels.dtype == np.int64
 
 
 def test_labels_follow_the_softmax_that_drew_them() -> None:
     """Seven standard errors: fails with a probability of about 3e-12 for each class."""
-    problem = SeveralClasses(4, 3, seed=0)
+    problem = SoftmaxDistribution(4, 3, seed=0)
     features, labels = problem.clients(np.arange(100_000))
     scores = np.exp(features @ problem.weights)
     chances = scores / scores.sum(axis=1, keepdims=True)
@@ -50,7 +50,7 @@ def test_the_best_model_predicts_the_holdout() -> None:
     best = synthetic.logistic().optimum
     assert np.mean((data.holdout_features @ best > 0) == data.holdout_labels) > 0.7
     several = load(classes=10, dimension=20)
-    scores = several.holdout_features @ SeveralClasses(20, 10, seed=0).weights
+    scores = several.holdout_features @ SoftmaxDistribution(20, 10, seed=0).weights
     assert np.mean(scores.argmax(axis=1) == several.holdout_labels) > 0.45
 
 

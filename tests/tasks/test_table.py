@@ -61,7 +61,7 @@ def changed(row: int, column: str, value: object) -> list[Row]:
 def test_rows_are_grouped_by_client_clipped_and_scaled(tmp_path: Path, kind: str) -> None:
     data = load(write(tmp_path, ROWS, kind), folder=tmp_path)
     assert data.name == "records"
-    assert (data.clients, data.classes, data.most_rows) == (3, 2, 2)
+    assert (data.clients, data.classes, data.max_rows_per_client) == (3, 2, 2)
     assert data.offsets.tolist() == [0, 1, 3, 4]  # ann, bob, eve
     assert data.labels.tolist() == [0, 1, 0, 1]
     assert data.features.tolist() == [[-0.5, -1.0], [0.0, 0.0], [1.0, -1.0], [1.0, 1.0]]
@@ -101,7 +101,9 @@ def test_the_holdout_takes_whole_clients_by_their_ids(
     folder = tmp_path_factory.mktemp("table")
     source = write(folder, rows)
     people = sorted({str(row[0]) for row in rows})
-    held = set(np.array(people)[in_holdout(people, share=share, purpose=table.PURPOSE)])
+    held = set(
+        np.array(people)[in_holdout(people, share=share, hash_prefix=table.HOLDOUT_HASH_PREFIX)]
+    )
     left = {row[3] for row in rows if row[0] not in held}
     if len(left) < 2:
         assert refused(folder, replace(source, holdout=share)).startswith("holdout")
@@ -223,7 +225,7 @@ def test_labels_must_be_those_that_were_said(tmp_path: Path) -> None:
     message = refused(tmp_path, replace(source, classes=2))
     assert message == "column 'outcome', row 4 = 2: is an unknown label: must be 0 to 1"
     gap = write(tmp_path, changed(3, "outcome", 7))
-    said = "holds the labels 0, 1, 7: recode them as 0 to 2, or say how many classes there are"
+    said = "holds the labels 0, 1, 7: use 0 to 2, or set the number of classes"
     assert said in refused(tmp_path, gap)
     assert load(replace(gap, classes=8), folder=tmp_path).classes == 8
     from_one = write(tmp_path, [[*row[:3], int(str(row[3])) + 1] for row in ROWS])
@@ -288,7 +290,7 @@ def test_marks_blanks_and_blank_lines_of_a_csv_change_nothing(tmp_path: Path) ->
 
 
 def test_many_rows_are_read_in_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(table, "_BLOCK", 3)
+    monkeypatch.setattr(table, "_BLOCK_ROWS", 3)
     rows: list[Row] = [[number, number, 50, number % 2] for number in range(10)]
     data = load(write(tmp_path, rows), folder=tmp_path)
     assert data.features[:, 0].tolist() == pytest.approx([n / 50 - 1 for n in range(10)])
@@ -357,9 +359,9 @@ def test_a_description_asks_for_the_ranges_that_are_missing(tmp_path: Path) -> N
 def test_a_holdout_that_leaves_nothing_to_learn_is_refused(tmp_path: Path) -> None:
     source = write(tmp_path, ROWS)
     message = refused(tmp_path, replace(source, holdout=0.9999999))
-    assert "leaves none of the 3 clients" in message
+    assert "puts all 3 clients into the public holdout" in message
     for share in (1.0, float("nan")):
         with pytest.raises(InvalidValue, match="holdout"):
             replace(source, holdout=share)
         with pytest.raises(InvalidValue, match="must be a share"):
-            in_holdout(["ann"], share=share, purpose=table.PURPOSE)
+            in_holdout(["ann"], share=share, hash_prefix=table.HOLDOUT_HASH_PREFIX)

@@ -41,7 +41,7 @@ from checkins.errors import CheckinsError
 from checkins.ledger import Ledger, SlotClosed
 from checkins.protocol import wire
 from checkins.swarm import Swarm, Tally
-from checkins.tasks.model import size, unflatten
+from checkins.tasks.model import parameter_count, unflatten
 
 if TYPE_CHECKING:
     import httpx
@@ -172,7 +172,7 @@ class _CanaryTrainer:
 
     def update(self, model: Mapping[str, NDArray[Any]]) -> Mapping[str, NDArray[Any]]:
         shapes = {name: tensor.shape for name, tensor in model.items()}
-        flat = np.zeros(size(shapes))
+        flat = np.zeros(parameter_count(shapes))
         flat[self._coordinate] = EXCESS * CLIP
         return unflatten(flat, shapes)
 

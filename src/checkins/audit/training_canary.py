@@ -106,7 +106,7 @@ class TrainingCanary:
 
     @property
     def _work(self) -> float:
-        rows = self.loaded.data.most_rows * self._task.local_steps
+        rows = self.loaded.data.max_rows_per_client * self._task.local_steps
         slots = self._run.slots * self._run.repeats
         return 2.0 * slots * (self._width + SAMPLE) * rows * self.loaded.model.dimension
 

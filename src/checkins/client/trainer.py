@@ -118,10 +118,10 @@ def trainer_of_file(
             "data", source, "the campaign uses a built-in data set: choose one of its rows"
         )
     path = Path(file)
-    named = source.client_column in table.header(path)
+    named = source.client_column in table.column_names(path)
     if client is not None and not named:
         raise InvalidValue("client", client, f"{path.name} has no column {source.client_column}")
-    cells = table.read(
+    cells = table.read_columns(
         path,
         client=source.client_column if named else source.label_column,
         label=source.label_column,
@@ -129,7 +129,10 @@ def trainer_of_file(
     )
     mine = _rows_of(cells.clients, client, path) if named else np.ones(len(cells.labels), np.bool_)
     who = client if client is not None or not named else cells.clients[0]
-    if who is not None and in_holdout([who], share=source.holdout, purpose=table.PURPOSE)[0]:
+    if (
+        who is not None
+        and in_holdout([who], share=source.holdout, hash_prefix=table.HOLDOUT_HASH_PREFIX)[0]
+    ):
         raise InvalidValue("client", who, "is in the public holdout, and cannot take part")
     model = model_of(task)
     labels = _labels(cells.labels[mine], source)

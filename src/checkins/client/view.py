@@ -19,7 +19,7 @@ from checkins.protocol import wire
 from checkins.protocol.rules import sampler_of
 from checkins.protocol.schedule import RunSchedule
 from checkins.randomizers import DeviceSampler
-from checkins.tasks.model import size
+from checkins.tasks.model import parameter_count
 
 
 class MalformedView(CheckinsError):
@@ -58,7 +58,7 @@ class CampaignView:
     @property
     def dimension(self) -> int:
         """The number of values in a report."""
-        return size(self.shapes)
+        return parameter_count(self.shapes)
 
     def check(self, *, seal: str | None = None) -> None:
         """Raise if clients cannot join the campaign, or if its seal is not ``seal``.

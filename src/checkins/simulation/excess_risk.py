@@ -243,7 +243,7 @@ def _add_gradients(
         return
     runs = np.repeat(np.arange(len(models)), loads)
     scores = np.einsum("ij,ij->i", features, models[runs])
-    gradients = features * problem.slope(scores, targets)[:, None]
+    gradients = features * problem.loss_derivative(scores, targets)[:, None]
     busy = loads > 0
     if len(features) > int(busy.sum()):
         starts = (np.cumsum(loads) - loads)[busy]

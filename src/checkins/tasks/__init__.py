@@ -1,4 +1,4 @@
-"""Tasks: data scaled by public constants, features, models and their gradients.
+"""Learning tasks: data sets scaled by public constants, features, and models with gradients.
 
 Importing this package loads neither JAX nor pandas, because a device that reads a table and
 computes its update needs only numpy.

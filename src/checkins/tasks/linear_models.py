@@ -11,13 +11,13 @@ from scipy.special import expit
 
 from checkins import validate
 from checkins.tasks.model import (
-    MOST_NUMBERS,
+    MAX_LAYER_WEIGHTS,
     Rows,
     Vector,
     check_classes,
     check_labels,
-    flat_rows,
-    size,
+    parameter_count,
+    rows_as_matrix,
     unflatten,
 )
 
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     import jax
 
 
-class _Linear:
-    """The parts that all linear models share."""
+class _LinearMethods:
+    """The methods that ``Softmax`` and ``Logistic`` share."""
 
     __slots__ = ()
     features: int
@@ -34,22 +34,22 @@ class _Linear:
 
     @property
     def dimension(self) -> int:
-        return size(self.shapes)
+        return parameter_count(self.shapes)
 
     def start(self, seed: int) -> NDArray[np.float64]:
-        """Return zeros. The seed has no effect, because the problem is convex."""
+        """Return zeros. The seed has no effect: a convex loss needs no random initial weights."""
         return np.zeros(self.dimension)
 
     def scores(self, flat: Vector, features: Rows) -> Rows:
         """Return x·W + b for each row."""
         tensors = unflatten(flat, self.shapes)
-        x = flat_rows(features, self.features, flat.dtype)
+        x = rows_as_matrix(features, self.features, flat.dtype)
         scores: Rows = x @ tensors["weights"] + tensors["bias"]
         return scores
 
 
 @dataclass(frozen=True, slots=True)
-class Softmax(_Linear):
+class Softmax(_LinearMethods):
     """Softmax regression: P(class k) is proportional to exp(z_k), where z = x·W + b.
 
     The loss is −log P(label).
@@ -63,7 +63,7 @@ class Softmax(_Linear):
 
     def __post_init__(self) -> None:
         check_classes(self.classes)
-        validate.count(most=MOST_NUMBERS // self.classes, features=self.features)
+        validate.count(most=MAX_LAYER_WEIGHTS // self.classes, features=self.features)
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
@@ -77,7 +77,7 @@ class Softmax(_Linear):
         return class_residuals(scores, labels)
 
     def gradient(self, flat: Vector, features: Rows, labels: Rows) -> Vector:
-        x = flat_rows(features, self.features, flat.dtype)
+        x = rows_as_matrix(features, self.features, flat.dtype)
         check_labels(labels, rows=len(x), classes=self.classes)
         residuals = class_residuals(self.scores(flat, features), labels) / len(x)
         return np.append(x.T @ residuals, residuals.sum(axis=0))
@@ -91,18 +91,21 @@ def cross_entropy(scores: jax.Array, label: Any) -> jax.Array:
 
 
 def class_residuals(scores: Any, labels: Any) -> Any:
-    """Return class probabilities minus the one-hot label, along the last axis, in numpy or JAX."""
+    """Return class probabilities minus the one-hot label, along the last axis.
+
+    ``scores`` and the result are numpy arrays, or both are JAX arrays.
+    """
     if isinstance(scores, np.ndarray):
-        odds = np.exp(scores - scores.max(axis=-1, keepdims=True))
-        odds /= odds.sum(axis=-1, keepdims=True)
-        return odds - (labels[..., np.newaxis] == np.arange(scores.shape[-1]))
+        probabilities = np.exp(scores - scores.max(axis=-1, keepdims=True))
+        probabilities /= probabilities.sum(axis=-1, keepdims=True)
+        return probabilities - (labels[..., np.newaxis] == np.arange(scores.shape[-1]))
     import jax
 
     return jax.nn.softmax(scores) - jax.nn.one_hot(labels, scores.shape[-1], dtype=scores.dtype)
 
 
 @dataclass(frozen=True, slots=True)
-class Logistic(_Linear):
+class Logistic(_LinearMethods):
     """Logistic regression: P(label 1) = 1 / (1 + exp(−z)), where z = x·w + b.
 
     The loss is log(1 + exp(z)) − label × z.
@@ -115,7 +118,7 @@ class Logistic(_Linear):
     features: int
 
     def __post_init__(self) -> None:
-        validate.count(most=MOST_NUMBERS, features=self.features)
+        validate.count(most=MAX_LAYER_WEIGHTS, features=self.features)
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
@@ -125,7 +128,7 @@ class Logistic(_Linear):
         import jax.numpy as jnp
 
         z = features.reshape(-1) @ parameters["weights"] + parameters["bias"]
-        loss: jax.Array = jnp.logaddexp(z, 0.0) - label * z  # without overflow
+        loss: jax.Array = jnp.logaddexp(z, 0.0) - label * z  # no overflow for large z
         return loss
 
     def residuals(self, scores: Any, labels: Any) -> Any:
@@ -137,7 +140,7 @@ class Logistic(_Linear):
         return jax.nn.sigmoid(scores) - labels
 
     def gradient(self, flat: Vector, features: Rows, labels: Rows) -> Vector:
-        x = flat_rows(features, self.features, flat.dtype)
+        x = rows_as_matrix(features, self.features, flat.dtype)
         check_labels(labels, rows=len(x), classes=2)
         residuals = self.residuals(self.scores(flat, features), labels).astype(flat.dtype)
         return np.append(residuals @ x, residuals.sum()) / len(x)

@@ -1,4 +1,4 @@
-"""Load the task of a campaign: its data, their features and its model."""
+"""Load the task of a campaign: the data, the features computed from them, and the model."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class LoadedTask:
     @classmethod
     def of(cls, task: Task, *, folder: str | os.PathLike[str] = ".") -> LoadedTask:
         """Load the data of a task. A relative file name is relative to ``folder``."""
-        data = with_features(_loaded(task.data, folder), task.features)
+        data = with_features(_load_data(task.data, folder), task.features)
         return cls(data, model_by_name(task.model, data.shape, data.classes, folder=folder))
 
 
@@ -43,10 +43,10 @@ def with_features(data: Dataset, features: Features | None) -> Dataset:
     )
 
 
-def _loaded(source: str | DataFile, folder: str | os.PathLike[str]) -> Dataset:
-    if isinstance(source, DataFile):
-        return table.load(source, folder=folder)
-    match DataSet(source):
+def _load_data(data: str | DataFile, folder: str | os.PathLike[str]) -> Dataset:
+    if isinstance(data, DataFile):
+        return table.load(data, folder=folder)
+    match DataSet(data):
         case DataSet.PATIENTS:
             return patients.load()
         case DataSet.FASHION_MNIST:
@@ -56,31 +56,33 @@ def _loaded(source: str | DataFile, folder: str | os.PathLike[str]) -> Dataset:
 
 
 SYNTHETIC_DIMENSION = 10
-"""Default dimension of ``synthetic.load``."""
+"""Number of features of a row of the synthetic data: the default of ``synthetic.load``."""
 
 INITIAL_WEIGHTS_SEED = 0
 """Seed of a model's initial weights, if they are random. The seed is public."""
 
 
 def model_of(task: Task, *, folder: str | os.PathLike[str] = ".") -> Model:
-    """Return the model that a task names. A user-defined model is imported from ``folder``.
+    """Return the model that a task names, without loading the data.
+
+    A user-defined model is imported from ``folder``.
 
     >>> from checkins.campaign import Optimizer
     >>> model_of(Task("patients", "logistic", Optimizer(rate=1.0))).dimension
     14
     """
-    shape, classes = _rows(task)
+    shape, classes = _row_shape_and_classes(task)
     return model_by_name(task.model, shape, classes, folder=folder)
 
 
-def _rows(task: Task) -> tuple[tuple[int, ...], int]:
-    """Return the shape of a row's features and the number of classes."""
+def _row_shape_and_classes(task: Task) -> tuple[tuple[int, ...], int]:
+    """Return the shape of a row's features and the number of classes of a task's data."""
     if isinstance(task.data, DataFile):
         classes = task.data.classes
         if classes is None and task.model == "logistic":
             classes = 2
         if classes is None:
-            why = "must be in [task.data], because devices cannot count the classes"
+            why = "must be in [task.data], because a device has too few rows to count the classes"
             raise InvalidValue("classes", None, why)
         return (len(task.data.features),), classes
     match DataSet(task.data):

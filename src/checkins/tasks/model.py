@@ -1,7 +1,7 @@
 """The interface of a model: pure functions of its tensors and of rows of data.
 
 A device computes ``gradient`` with numpy only. The simulator differentiates ``loss`` with JAX.
-Tests check that both give the same gradient. A model has no state and is not fitted to data.
+Tests check that the two gradients agree. A model has no state and is not fitted to data.
 
 Protocol, noise and clipping use a flat vector, which holds the tensors in the order of ``shapes``,
 each in row-major order. The order does not depend on the values, so all devices and the server
@@ -34,11 +34,11 @@ Vector = NDArray[Any]
 Rows = NDArray[Any]
 Shapes = Mapping[str, tuple[int, ...]]
 
-MOST_NUMBERS = 10**8
-"""Largest number of weights of a layer."""
+MAX_LAYER_WEIGHTS = 10**8
+"""Largest allowed number of weights in one layer of a model."""
 
 
-def size(shapes: Shapes) -> int:
+def parameter_count(shapes: Shapes) -> int:
     """Return the total number of elements of the tensors."""
     return sum(math.prod(shape) for shape in shapes.values())
 
@@ -54,9 +54,10 @@ def flatten(tensors: Mapping[str, NDArray[Any]], shapes: Shapes) -> NDArray[Any]
 
 
 def unflatten(flat: Any, shapes: Shapes) -> dict[str, Any]:
-    """Return the tensors of a vector. With numpy they are views of the vector."""
-    if flat.shape != (size(shapes),):
-        raise InvalidValue("flat", flat.shape, f"must be a vector of {size(shapes):,} numbers")
+    """Split a flat vector into named tensors. With numpy, the tensors are views of the vector."""
+    if flat.shape != (parameter_count(shapes),):
+        why = f"must be a vector of {parameter_count(shapes):,} numbers"
+        raise InvalidValue("flat", flat.shape, why)
     tensors, start = {}, 0
     for name, shape in shapes.items():
         end = start + math.prod(shape)
@@ -67,7 +68,10 @@ def unflatten(flat: Any, shapes: Shapes) -> dict[str, Any]:
 
 @runtime_checkable
 class Model(Protocol):
-    """A model. Its parameters are named tensors, or one flat vector; float32 is sent."""
+    """A model, whose parameters are named tensors or, in the same order, one flat vector.
+
+    Devices and server send the parameters to each other as float32.
+    """
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
@@ -102,41 +106,41 @@ class LinearModel(Model, Protocol):
         """Return the derivative of the loss with respect to each score, in numpy or JAX."""
 
 
-def check_classes(classes: int, *, most: int = 10**6) -> None:
-    """Raise InvalidValue if there are fewer than two classes, or more than ``most``."""
-    validate.count(most=most, classes=classes)
+def check_classes(classes: int, *, max_classes: int = 10**6) -> None:
+    """Raise InvalidValue if there are fewer than two classes, or more than ``max_classes``."""
+    validate.count(most=max_classes, classes=classes)
     if classes < 2:
-        raise InvalidValue("classes", classes, f"must be an integer from 2 to {most:,}")
+        raise InvalidValue("classes", classes, f"must be an integer from 2 to {max_classes:,}")
 
 
-def flat_rows(features: Rows, count: int, dtype: Any) -> Rows:
-    """Return rows of any shape as a matrix with ``count`` columns and this dtype."""
-    if features.ndim < 2 or math.prod(features.shape[1:]) != count:
-        raise InvalidValue("features", features.shape, f"must be rows of {count:,} numbers")
-    return features.reshape(len(features), count).astype(dtype, copy=False)
+def rows_as_matrix(features: Rows, columns: int, dtype: Any) -> Rows:
+    """Return rows of features of any shape as a matrix with ``columns`` columns and this dtype."""
+    if features.ndim < 2 or math.prod(features.shape[1:]) != columns:
+        raise InvalidValue("features", features.shape, f"must be rows of {columns:,} numbers")
+    return features.reshape(len(features), columns).astype(dtype, copy=False)
 
 
 def check_labels(labels: Rows, *, rows: int, classes: int) -> None:
     """Raise InvalidValue unless there is a valid class for each row, and at least one row."""
     if not rows or labels.shape != (rows,):
         raise InvalidValue("labels", labels.shape, "must be one label for each of 1 or more rows")
-    fits = labels.dtype.kind in "iu" and labels.min() >= 0 and labels.max() < classes
-    if not fits:
+    are_valid = labels.dtype.kind in "iu" and labels.min() >= 0 and labels.max() < classes
+    if not are_valid:
         why = f"must be integers from 0 to {classes - 1}"
         raise InvalidValue("labels", np.unique(labels)[:5].tolist(), why)
 
 
-def random_start(
-    shapes: dict[str, tuple[int, ...]], weights: Iterable[str], seed: int
+def random_initial_weights(
+    shapes: dict[str, tuple[int, ...]], weight_names: Iterable[str], seed: int
 ) -> NDArray[np.float64]:
     """Return random initial parameters, drawn from the seed.
 
-    The tensors named in ``weights`` are normal with variance 1 / inputs, which preserves the scale
-    of activations. The other tensors are zero.
+    The tensors in ``weight_names`` are normally distributed with variance 1 / (number of inputs of
+    a unit), which preserves the scale of activations. The other tensors are zero.
     """
     generator = np.random.default_rng(seed)
     tensors = {name: np.zeros(shape, np.float32) for name, shape in shapes.items()}
-    for name in weights:
+    for name in weight_names:
         normals = generator.standard_normal(shapes[name], np.float32)
         tensors[name] = normals / np.float32(math.sqrt(math.prod(shapes[name][:-1])))
     return flatten(tensors, shapes).astype(np.float64)

@@ -2,7 +2,7 @@
 
 The convolutional network has two layers, each with 5 x 5 filters, tanh and the mean of each 2 x 2
 square, and then a linear layer. Means and tanh are differentiable everywhere, unlike maxima and
-ReLU, so the gradients of numpy and JAX agree.
+ReLU, so the gradients that numpy and JAX compute agree.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from checkins import validate
 from checkins.errors import InvalidValue
 from checkins.tasks.linear_models import class_residuals, cross_entropy
 from checkins.tasks.model import (
-    MOST_NUMBERS,
+    MAX_LAYER_WEIGHTS,
     Rows,
     Vector,
     check_classes,
     check_labels,
-    flat_rows,
     flatten,
-    random_start,
-    size,
+    parameter_count,
+    random_initial_weights,
+    rows_as_matrix,
     unflatten,
 )
 
@@ -52,8 +52,8 @@ class MLP:
 
     def __post_init__(self) -> None:
         check_classes(self.classes)
-        validate.count(most=MOST_NUMBERS // self.classes, width=self.width)
-        validate.count(most=MOST_NUMBERS // self.width, features=self.features)
+        validate.count(most=MAX_LAYER_WEIGHTS // self.classes, width=self.width)
+        validate.count(most=MAX_LAYER_WEIGHTS // self.width, features=self.features)
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
@@ -66,10 +66,10 @@ class MLP:
 
     @property
     def dimension(self) -> int:
-        return size(self.shapes)
+        return parameter_count(self.shapes)
 
     def start(self, seed: int) -> NDArray[np.float64]:
-        return random_start(self.shapes, ("hidden_weights", "weights"), seed)
+        return random_initial_weights(self.shapes, ("hidden_weights", "weights"), seed)
 
     def loss(self, parameters: dict[str, jax.Array], features: jax.Array, label: Any) -> jax.Array:
         import jax.numpy as jnp
@@ -78,39 +78,40 @@ class MLP:
         return cross_entropy(jnp.tanh(inputs) @ parameters["weights"] + parameters["bias"], label)
 
     def gradient(self, flat: Vector, features: Rows, labels: Rows) -> Vector:
-        tensors, x, hidden = self._hidden(flat, features)
+        tensors, x, hidden = self._hidden_layer(flat, features)
         check_labels(labels, rows=len(x), classes=self.classes)
         residuals = class_residuals(hidden @ tensors["weights"] + tensors["bias"], labels) / len(x)
-        back = (residuals @ tensors["weights"].T) * (1.0 - hidden**2)
-        slopes = {
-            "hidden_weights": x.T @ back,
-            "hidden_bias": back.sum(axis=0),
+        hidden_gradient = (residuals @ tensors["weights"].T) * (1.0 - hidden**2)
+        gradients = {
+            "hidden_weights": x.T @ hidden_gradient,
+            "hidden_bias": hidden_gradient.sum(axis=0),
             "weights": hidden.T @ residuals,
             "bias": residuals.sum(axis=0),
         }
-        return flatten(slopes, self.shapes)
+        return flatten(gradients, self.shapes)
 
     def scores(self, flat: Vector, features: Rows) -> Rows:
-        tensors, _, hidden = self._hidden(flat, features)
+        tensors, _, hidden = self._hidden_layer(flat, features)
         scores: Rows = hidden @ tensors["weights"] + tensors["bias"]
         return scores
 
-    def _hidden(self, flat: Vector, features: Rows) -> tuple[dict[str, Rows], Rows, Rows]:
-        """Return the tensors, the rows as a matrix, and the hidden units of each row."""
+    def _hidden_layer(self, flat: Vector, features: Rows) -> tuple[dict[str, Rows], Rows, Rows]:
+        """Return the tensors, the rows as a matrix, and each row's hidden activations."""
         tensors = unflatten(flat, self.shapes)
-        x = flat_rows(features, self.features, flat.dtype)
+        x = rows_as_matrix(features, self.features, flat.dtype)
         return tensors, x, np.tanh(x @ tensors["hidden_weights"] + tensors["hidden_bias"])
 
 
-FILTER = 5  # pixels a side
-_LAYERS = ("first", "second")
+FILTER_SIDE = 5  # pixels
+_CONVOLUTIONS = ("first", "second")  # layers, as in the names of their tensors
 
 
 @dataclass(frozen=True, slots=True)
 class CNN:
     """A convolutional network for pictures.
 
-    ``height`` and ``width`` are in pixels and must be multiples of 4, at least 16.
+    ``height`` and ``width`` are in pixels and must be multiples of 4, at least 16. ``filters`` are
+    the numbers of filters of the first and the second layer.
 
     >>> CNN(height=28, width=28, classes=10).dimension
     5994
@@ -123,7 +124,7 @@ class CNN:
     filters: tuple[int, int] = (8, 16)
 
     def __post_init__(self) -> None:
-        check_classes(self.classes, most=10**4)
+        check_classes(self.classes, max_classes=10**4)
         validate.count(most=4096, height=self.height, width=self.width)
         validate.count(most=4096, channels=self.channels)
         for filters in self.filters:
@@ -131,16 +132,19 @@ class CNN:
         for name in ("height", "width"):
             pixels = getattr(self, name)
             if pixels < 16 or pixels % 4:
-                raise InvalidValue(name, pixels, "must be a multiple of 4 from 16")
+                raise InvalidValue(name, pixels, "must be a multiple of 4 and at least 16")
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
-        """The shapes of the tensors. Filters have the axes (row, column, input, output channel)."""
+        """The shapes of the tensors.
+
+        Filters have the axes (row, column, input channel, output channel).
+        """
         first, second = self.filters
         return {
-            "first_filters": (FILTER, FILTER, self.channels, first),
+            "first_filters": (FILTER_SIDE, FILTER_SIDE, self.channels, first),
             "first_bias": (first,),
-            "second_filters": (FILTER, FILTER, first, second),
+            "second_filters": (FILTER_SIDE, FILTER_SIDE, first, second),
             "second_bias": (second,),
             "weights": ((self.height // 4 - 3) * (self.width // 4 - 3) * second, self.classes),
             "bias": (self.classes,),
@@ -148,10 +152,11 @@ class CNN:
 
     @property
     def dimension(self) -> int:
-        return size(self.shapes)
+        return parameter_count(self.shapes)
 
     def start(self, seed: int) -> NDArray[np.float64]:
-        return random_start(self.shapes, ("first_filters", "second_filters", "weights"), seed)
+        weight_names = ("first_filters", "second_filters", "weights")
+        return random_initial_weights(self.shapes, weight_names, seed)
 
     def loss(self, parameters: dict[str, jax.Array], features: jax.Array, label: Any) -> jax.Array:
         """Return −log P(label) at one example, with convolutions as matrix products of patches.
@@ -162,11 +167,11 @@ class CNN:
         import jax.numpy as jnp
 
         picture = features.reshape(self.height, self.width, self.channels)
-        for layer in _LAYERS:
+        for layer in _CONVOLUTIONS:
             filters, bias = parameters[f"{layer}_filters"], parameters[f"{layer}_bias"]
-            rows, columns = (pixels - FILTER + 1 for pixels in picture.shape[:2])
-            corners = product(range(FILTER), repeat=2)
-            shifted = [picture[i : i + rows, j : j + columns] for i, j in corners]
+            rows, columns = (pixels - FILTER_SIDE + 1 for pixels in picture.shape[:2])
+            offsets = product(range(FILTER_SIDE), repeat=2)
+            shifted = [picture[i : i + rows, j : j + columns] for i, j in offsets]
             patches = jnp.stack(shifted, axis=2)
             weights = filters.reshape(-1, filters.shape[-1])
             activations = jnp.tanh(patches.reshape(rows * columns, -1) @ weights + bias)
@@ -179,65 +184,73 @@ class CNN:
         pictures = self._pictures(features, flat.dtype)
         check_labels(labels, rows=len(pictures), classes=self.classes)
         inputs, activations = _forward(tensors, pictures)
-        last = _halved(activations[-1])
-        hidden = last.reshape(len(last), -1)
+        pooled = _average_pooled(activations[-1])
+        hidden = pooled.reshape(len(pooled), -1)
         residuals = class_residuals(hidden @ tensors["weights"] + tensors["bias"], labels)
         residuals /= len(pictures)
-        slopes = {"weights": hidden.T @ residuals, "bias": residuals.sum(axis=0)}
-        back = (residuals @ tensors["weights"].T).reshape(last.shape)
-        for layer, entered, left in reversed(list(zip(_LAYERS, inputs, activations, strict=True))):
-            back = _doubled(back) * (1.0 - left**2)
+        gradients = {"weights": hidden.T @ residuals, "bias": residuals.sum(axis=0)}
+        layer_gradient = (residuals @ tensors["weights"].T).reshape(pooled.shape)
+        layers = list(zip(_CONVOLUTIONS, inputs, activations, strict=True))
+        for layer, layer_input, activation in reversed(layers):
+            layer_gradient = _unpooled_gradient(layer_gradient) * (1.0 - activation**2)
             axes = (0, 1, 2)
-            patches = np.tensordot(_patches(entered), back, (axes, axes))  # (in, row, column, out)
-            slopes[f"{layer}_filters"] = patches.transpose(1, 2, 0, 3)
-            slopes[f"{layer}_bias"] = back.sum(axis=axes)
-            if layer != _LAYERS[0]:
-                back = _spread(back, tensors[f"{layer}_filters"])
-        return flatten(slopes, self.shapes)
+            filter_gradient = np.tensordot(_patches(layer_input), layer_gradient, (axes, axes))
+            # The axes of the product are (input channel, row, column, output channel).
+            gradients[f"{layer}_filters"] = filter_gradient.transpose(1, 2, 0, 3)
+            gradients[f"{layer}_bias"] = layer_gradient.sum(axis=axes)
+            if layer != _CONVOLUTIONS[0]:
+                layer_gradient = _input_gradient(layer_gradient, tensors[f"{layer}_filters"])
+        return flatten(gradients, self.shapes)
 
     def scores(self, flat: Vector, features: Rows) -> Rows:
         tensors = unflatten(flat, self.shapes)
         _, activations = _forward(tensors, self._pictures(features, flat.dtype))
-        last = _halved(activations[-1])
-        scores: Rows = last.reshape(len(last), -1) @ tensors["weights"] + tensors["bias"]
+        pooled = _average_pooled(activations[-1])
+        scores: Rows = pooled.reshape(len(pooled), -1) @ tensors["weights"] + tensors["bias"]
         return scores
 
     def _pictures(self, features: Rows, dtype: Any) -> Rows:
         pixels = self.height * self.width * self.channels
-        rows = flat_rows(features, pixels, dtype)
+        rows = rows_as_matrix(features, pixels, dtype)
         return rows.reshape(len(rows), self.height, self.width, self.channels)
 
 
 def _forward(tensors: dict[str, Rows], pictures: Rows) -> tuple[list[Rows], list[Rows]]:
-    """Return the inputs of the layers, and their activations before pooling."""
+    """Return the inputs of the convolutional layers, and the layers' activations before pooling."""
     inputs, activations = [pictures], []
-    for layer in _LAYERS:
+    for layer in _CONVOLUTIONS:
         filters = tensors[f"{layer}_filters"]
-        summed = np.tensordot(_patches(inputs[-1]), filters, ((3, 4, 5), (2, 0, 1)))
-        activations.append(np.tanh(summed + tensors[f"{layer}_bias"]))
-        inputs.append(_halved(activations[-1]))
+        filtered = np.tensordot(_patches(inputs[-1]), filters, ((3, 4, 5), (2, 0, 1)))
+        activations.append(np.tanh(filtered + tensors[f"{layer}_bias"]))
+        inputs.append(_average_pooled(activations[-1]))
     return inputs[:-1], activations
 
 
 def _patches(pictures: Rows) -> Rows:
-    """Return a view with the axes (picture, y, x, channel, row in filter, column in filter)."""
-    return sliding_window_view(pictures, (FILTER, FILTER), axis=(1, 2))
+    """Return all squares of the size of a filter, as a view of the pictures.
+
+    The axes are (picture, y, x, channel, row in filter, column in filter).
+    """
+    return sliding_window_view(pictures, (FILTER_SIDE, FILTER_SIDE), axis=(1, 2))
 
 
-def _halved(pictures: Rows) -> Rows:
+def _average_pooled(pictures: Rows) -> Rows:
     rows, height, width, channels = pictures.shape
     squares = pictures.reshape(rows, height // 2, 2, width // 2, 2, channels)
-    halved: Rows = squares.mean(axis=(2, 4))
-    return halved
+    pooled: Rows = squares.mean(axis=(2, 4))
+    return pooled
 
 
-def _doubled(slopes: Rows) -> Rows:
-    """Return the gradient before pooling: each pixel has a quarter of the gradient of its mean."""
-    return np.repeat(np.repeat(slopes, 2, axis=1), 2, axis=2) / 4.0
+def _unpooled_gradient(pooled_gradient: Rows) -> Rows:
+    """Return the gradient before pooling: a pixel has a quarter of the gradient of its square."""
+    return np.repeat(np.repeat(pooled_gradient, 2, axis=1), 2, axis=2) / 4.0
 
 
-def _spread(slopes: Rows, filters: Rows) -> Rows:
-    """Return the gradient with respect to a layer's inputs, given that of its convolution."""
-    edge = (FILTER - 1, FILTER - 1)
-    padded = np.pad(slopes, ((0, 0), edge, edge, (0, 0)))
+def _input_gradient(output_gradient: Rows, filters: Rows) -> Rows:
+    """Return the gradient with respect to a layer's inputs.
+
+    ``output_gradient`` is the gradient with respect to the layer's convolution.
+    """
+    margin = (FILTER_SIDE - 1, FILTER_SIDE - 1)
+    padded = np.pad(output_gradient, ((0, 0), margin, margin, (0, 0)))
     return np.tensordot(_patches(padded), filters[::-1, ::-1], ((3, 4, 5), (3, 0, 1)))

@@ -1,4 +1,4 @@
-"""Models by name, and users' own models, which consist of initial weights and a loss."""
+"""Find models by name. ``OwnModel`` is a user's own model: initial weights and a loss."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from checkins.errors import InvalidValue, first_line
 from checkins.tasks.linear_models import Logistic, Softmax
-from checkins.tasks.model import Model, Rows, Vector, flatten, size, unflatten
+from checkins.tasks.model import Model, Rows, Vector, flatten, parameter_count, unflatten
 from checkins.tasks.neural_networks import CNN, MLP
 
 if TYPE_CHECKING:
@@ -54,13 +54,13 @@ class OwnModel:
         for name, tensor in self.initial.items():
             values = np.asarray(tensor)
             if not isinstance(name, str) or values.dtype.kind not in "fiu" or not values.size:
-                raise InvalidValue("initial", name, "must be a name with an array of numbers")
+                raise InvalidValue("initial", name, "must map a name to an array of numbers")
             if not np.all(np.isfinite(values.astype(np.float32))):
                 raise InvalidValue("initial", name, "must hold finite numbers that fit float32")
-        for given in ("example_loss", "row_gradient", "example_scores"):
-            function = getattr(self, given)
-            if not callable(function) and (given == "example_loss" or function is not None):
-                raise InvalidValue(given, function, "must be a function")
+        for field_name in ("example_loss", "row_gradient", "example_scores"):
+            function = getattr(self, field_name)
+            if not callable(function) and (field_name == "example_loss" or function is not None):
+                raise InvalidValue(field_name, function, "must be a function")
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
@@ -69,7 +69,7 @@ class OwnModel:
 
     @property
     def dimension(self) -> int:
-        return size(self.shapes)
+        return parameter_count(self.shapes)
 
     def start(self, seed: int) -> NDArray[np.float64]:
         """Return the initial weights, rounded to float32. The seed has no effect."""
@@ -81,10 +81,10 @@ class OwnModel:
         return value
 
     def gradient(self, flat: Vector, features: Rows, labels: Rows) -> Vector:
-        """Return the mean gradient over rows, from ``row_gradient`` if given, else from JAX."""
+        """Return the mean gradient over rows: by ``row_gradient`` if it is set, else by JAX."""
         if self.row_gradient is not None:
-            slopes = self.row_gradient(unflatten(flat, self.shapes), features, labels)
-            return flatten(slopes, self.shapes).astype(flat.dtype)
+            gradients = self.row_gradient(unflatten(flat, self.shapes), features, labels)
+            return flatten(gradients, self.shapes).astype(flat.dtype)
         return np.asarray(self._compiled_gradient(flat, features, labels), flat.dtype)
 
     def scores(self, flat: Vector, features: Rows) -> Rows:
@@ -107,12 +107,14 @@ class OwnModel:
         import jax
 
         if self.example_scores is None:
-            raise InvalidValue("example_scores", None, "must be given if the model predicts")
+            why = "must be given to compute scores, for accuracy and AUC"
+            raise InvalidValue("example_scores", None, why)
         scores = jax.vmap(self.example_scores, in_axes=(None, 0))
         return jax.jit(lambda flat, features: scores(unflatten(flat, self.shapes), features))
 
 
-NAMES = ("logistic", "softmax", "mlp", "cnn")
+MODEL_NAMES = ("logistic", "softmax", "mlp", "cnn")
+"""Names of the built-in models in a campaign file."""
 
 
 def model_by_name(
@@ -122,7 +124,7 @@ def model_by_name(
     *,
     folder: str | os.PathLike[str] = ".",
 ) -> Model:
-    """Return the model of this name for rows of this shape.
+    """Return the model with this name, for rows whose features have the shape ``features_shape``.
 
     If the name is ``module:function``, the function is called with (features_shape, classes). It
     returns an ``OwnModel``, or another object that implements ``Model``. Its module is searched for
@@ -145,32 +147,34 @@ def model_by_name(
             raise InvalidValue("model", name, why)
         height, width, channels = (*shape, 1)[:3]
         return CNN(height=height, width=width, classes=classes, channels=channels)
-    return _own(name, shape, classes, folder)
+    return _import_model(name, shape, classes, folder)
 
 
-def _own(name: str, shape: tuple[int, ...], classes: int, folder: str | os.PathLike[str]) -> Model:
+def _import_model(
+    name: str, shape: tuple[int, ...], classes: int, folder: str | os.PathLike[str]
+) -> Model:
     module_name, colon, function_name = name.partition(":")
     if not (module_name and colon and function_name):
-        raise InvalidValue("model", name, f'must be {", ".join(NAMES)} or "module:function"')
-    for place in (os.path.abspath(folder), os.getcwd()):
-        if place not in sys.path:
-            sys.path.append(place)
+        raise InvalidValue("model", name, f'must be {", ".join(MODEL_NAMES)} or "module:function"')
+    for import_folder in (os.path.abspath(folder), os.getcwd()):
+        if import_folder not in sys.path:
+            sys.path.append(import_folder)
     try:
         module = importlib.import_module(module_name)
     except Exception as error:
         raise InvalidValue("model", name, f"cannot be imported: {first_line(error)}") from error
     function = getattr(module, function_name, None)
     if not callable(function):
-        what = "is not a function" if hasattr(module, function_name) else "does not exist"
-        raise InvalidValue("model", name, f"{function_name} {what} in {module_name}")
+        problem = "is not a function" if hasattr(module, function_name) else "does not exist"
+        raise InvalidValue("model", name, f"{function_name} {problem} in {module_name}")
     try:
         model = function(shape, classes)
     except Exception as error:
         raise InvalidValue("model", name, f"{function_name} failed: {first_line(error)}") from error
-    members = ("shapes", "dimension", "start", "loss", "gradient", "scores")
-    missing = ", ".join(member for member in members if not hasattr(model, member))
+    required_members = ("shapes", "dimension", "start", "loss", "gradient", "scores")
+    missing = ", ".join(member for member in required_members if not hasattr(model, member))
     if missing:
         why = f"returned a {type(model).__name__} without {missing}"
         raise InvalidValue("model", name, f"{why}: return a checkins.tasks.OwnModel")
-    own: Model = model
-    return own
+    imported_model: Model = model
+    return imported_model

@@ -173,11 +173,11 @@ def _with_data_option(given: GivenOptions, campaign: Campaign) -> tuple[Campaign
     label = given.required("label_column", "the column of labels")
     path = given.texts["data"]
     try:
-        source, read_off = table.described(
+        source, ranges_from_data = table.describe_for_simulation(
             path,
             client_column=client,
             label_column=label,
-            like=campaign.task.data,
+            campaign_data=campaign.task.data,
             holdout=given.number("holdout", validate.probability, default=0.0),
         )
     except InvalidData as error:
@@ -185,7 +185,7 @@ def _with_data_option(given: GivenOptions, campaign: Campaign) -> tuple[Campaign
     except InvalidValue as error:
         raise given.refusal(error) from error
     notes = []
-    if read_off:
+    if ranges_from_data:
         notes.append(
             "the ranges of the features were computed from the data; the certificate does not cover"
             " this step; a real campaign declares public ranges in [task.data]"

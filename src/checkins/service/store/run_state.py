@@ -25,7 +25,7 @@ from checkins.randomizers import DeviceSampler
 from checkins.service.store import ledgers, schema
 from checkins.service.store.database import Database
 from checkins.service.store.schema import curve, epsilons
-from checkins.tasks.model import Shapes, size
+from checkins.tasks.model import Shapes, parameter_count
 
 runs, learners, populations = schema.runs, schema.learners, schema.populations
 
@@ -59,7 +59,7 @@ class RunSpec:
     def __post_init__(self) -> None:
         if self.campaign.schedule is None or self.campaign.task is None:
             raise InvalidValue("campaign", self.campaign.name, "needs a [task] and a [schedule]")
-        dimension = size(self.shapes)
+        dimension = parameter_count(self.shapes)
         rules = rules_of(self.campaign, dimension=dimension, affordable=self.affordable)
         object.__setattr__(self, "seal", self.campaign.seal)
         object.__setattr__(self, "rules", rules)

@@ -87,7 +87,7 @@ def summed_updates(
     model: Model, data: Dataset, *, clip: Clip, work: LocalWork = ONE_STEP, dtype: Any = np.float32
 ) -> Updates:
     """Return the function that sums clipped updates, in the fastest form for model and data."""
-    if data.most_rows == 1 and work.steps == 1 and isinstance(model, LinearModel):
+    if data.max_rows_per_client == 1 and work.steps == 1 and isinstance(model, LinearModel):
         return linear(model, data, clip=clip, dtype=dtype)
     return general(model, data, clip=clip, work=work, dtype=dtype)
 
@@ -136,7 +136,7 @@ def general(
     """Return the function that sums clipped updates, for any loss, rows and local work."""
     each = client_updates(model, data, work=work, dtype=dtype)
     # The memory of a client is that of its gradient or of its rows, whichever is larger.
-    numbers = max(model.dimension, data.most_rows * data.dimension)
+    numbers = max(model.dimension, data.max_rows_per_client * data.dimension)
 
     def summed(table: Any, flat: Array, clients: Array) -> Array:
         clipped = clip.rows(each.function(table, flat, clients))
@@ -174,7 +174,7 @@ def client_updates(
         jnp.asarray(data.offsets[:-1], jnp.int32),
         jnp.asarray(np.diff(data.offsets), jnp.int32),
     )
-    most, last, shapes = data.most_rows, len(data.features) - 1, model.shapes
+    most, last, shapes = data.max_rows_per_client, len(data.features) - 1, model.shapes
 
     def loss(flat: Array, features: Array, label: Array) -> Array:
         return model.loss(unflatten(flat, shapes), features, label)

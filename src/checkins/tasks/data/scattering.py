@@ -31,25 +31,25 @@ from checkins.errors import InvalidValue
 Images = NDArray[np.float32]
 Spectra = NDArray[np.complex64]
 
-STRIDE = 4  # distance of samples, in pixels
+STRIDE = 4  # distance between samples, in pixels
 MARGIN = 4  # width of the mirrored border in pixels, so that opposite edges do not interact
-WIDTH = 0.8  # standard deviation of the smallest wavelet's envelope, in pixels
-FREQUENCY = 0.75 * np.pi  # frequency of the smallest wavelet
-FLOOR = 1e-5  # added to variances, as in [TB21]
-ROOT_FLOOR = 5e-3  # added to variances of square roots
+SMALL_WIDTH = 0.8  # standard deviation of the small wavelets' envelope, in pixels
+SMALL_FREQUENCY = 0.75 * np.pi  # frequency of the small wavelets, in radians per pixel
+VARIANCE_FLOOR = 1e-5  # added to variances before dividing by their roots, as in [TB21]
+ROOT_VARIANCE_FLOOR = 5e-3  # the same for variances of the square roots of responses
 DIVISOR_FLOOR = 0.01  # added to responses of order 1 before dividing by them
-ASPECT_RATIO = 0.5  # width of a wavelet along its direction, divided by its width across
-_BATCH = 16  # pictures per batch, so that their order-2 responses fit into the cache
+ASPECT_RATIO = 0.5  # width of a wavelet along its wave, divided by its width across
+_BATCH_PICTURES = 16  # pictures per batch, so that their order-2 responses fit into the cache
 
 
 @dataclass(frozen=True)
 class Scattering:
-    """The transform of square pictures with ``size`` pixels per side.
+    """The scattering transform of square pictures with ``size`` pixels per side.
 
     ``size`` must be a multiple of four and at least 8.
 
     Bound:       the transform is non-expansive. Before normalisation, the sum of squares of the
-                 features is at most that of the picture with its mirrored border.
+                 features is at most the sum of squares of the picture with its mirrored border.
 
     >>> Scattering(28).shape
     (81, 7, 7)
@@ -69,7 +69,7 @@ class Scattering:
         """The shape (channels, rows, columns) of a transformed picture.
 
         The first channel has order 0. Channels of order 1 follow, by size and angle, and then
-        channels of order 2, by both angles.
+        channels of order 2, by the angles of the small and of the large wavelet.
         """
         side = self.size // STRIDE
         return 1 + 2 * self.angles + self.angles**2, side, side
@@ -79,7 +79,7 @@ class Scattering:
 
         ``images`` has the shape (pictures, size, size).
         """
-        return self._in_batches(images, self.shape, self._batch, workers)
+        return self._in_batches(images, self.shape, self._responses, workers)
 
     def features(self, images: NDArray[np.floating], *, workers: int = 2) -> Images:
         """Return flat, normalised features for linear models, of pictures with values in [0, 1].
@@ -92,81 +92,81 @@ class Scattering:
         if len(images) and not (images.min() >= 0.0 and images.max() <= 1.0):
             raise InvalidValue("images", "values", "must lie in [0, 1]")
 
-        def of_batch(batch: Images) -> Images:
-            responses = self._batch(batch)
-            first = 1 + 2 * self.angles
-            edges = responses[:, 1 : 1 + self.angles]
-            relative = responses[:, first:].reshape(
+        def batch_features(batch: Images) -> Images:
+            responses = self._responses(batch)
+            second_order_start = 1 + 2 * self.angles
+            first_order = responses[:, 1 : 1 + self.angles]
+            second_order = responses[:, second_order_start:].reshape(
                 len(responses), self.angles, -1, *self.shape[1:]
             )
-            relative /= edges[:, :, np.newaxis] + DIVISOR_FLOOR
-            return group_normalised(np.sqrt(responses), self.shape[0], floor=ROOT_FLOOR)
+            second_order /= first_order[:, :, np.newaxis] + DIVISOR_FLOOR
+            return group_normalised(np.sqrt(responses), self.shape[0], floor=ROOT_VARIANCE_FLOOR)
 
-        return self._in_batches(images, (math.prod(self.shape),), of_batch, workers)
+        return self._in_batches(images, (math.prod(self.shape),), batch_features, workers)
 
     def _in_batches(
         self,
         images: NDArray[np.floating],
         shape: tuple[int, ...],
-        of_batch: Callable[[Images], Images],
+        compute_batch: Callable[[Images], Images],
         workers: int,
     ) -> Images:
         validate.count(workers=workers)
         if images.ndim != 3 or images.shape[1:] != (self.size, self.size):
-            raise InvalidValue("images", images.shape, f"must be rows of {self.size} x {self.size}")
-        filled = np.empty((len(images), *shape), np.float32)
+            raise InvalidValue("images", images.shape, f"must be N x {self.size} x {self.size}")
+        results = np.empty((len(images), *shape), np.float32)
 
         def fill(first: int) -> None:
-            batch = np.asarray(images[first : first + _BATCH], np.float32)
-            filled[first : first + _BATCH] = of_batch(batch)
+            batch = np.asarray(images[first : first + _BATCH_PICTURES], np.float32)
+            results[first : first + _BATCH_PICTURES] = compute_batch(batch)
 
         with ThreadPoolExecutor(workers) as pool:
-            for _ in pool.map(fill, range(0, len(images), _BATCH)):
+            for _ in pool.map(fill, range(0, len(images), _BATCH_PICTURES)):
                 pass  # iterating raises the errors of the threads
-        return filled
+        return results
 
-    def _batch(self, images: Images) -> Images:
-        fine, coarse = self._windows
-        small, large = self._wavelets
+    def _responses(self, images: Images) -> Images:
+        window, half_window = self._windows
+        small_wavelets, large_wavelets = self._wavelets
         border = ((0, 0), (MARGIN, MARGIN), (MARGIN, MARGIN))
         pictures = np.pad(images, border, mode="symmetric")[:, np.newaxis]
-        spectra = _forward(pictures)
-        edges = np.abs(_inverse(spectra * small))
-        shapes = _halved(spectra, large)
-        textures = _halved(_forward(edges)[:, :, np.newaxis], large)
+        spectra = _fft(pictures)
+        small_responses = np.abs(_inverse_fft(spectra * small_wavelets))
+        large_responses = _filtered_by_half(spectra, large_wavelets)
+        second_order = _filtered_by_half(_fft(small_responses)[:, :, np.newaxis], large_wavelets)
         responses = (
-            _pooled(pictures, fine),
-            _pooled(edges, fine),
-            _pooled(shapes, coarse),
-            _pooled(textures.reshape(len(images), -1, *textures.shape[-2:]), coarse),
+            _pooled(pictures, window),
+            _pooled(small_responses, window),
+            _pooled(large_responses, half_window),
+            _pooled(second_order.reshape(len(images), -1, *second_order.shape[-2:]), half_window),
         )
         return np.concatenate(responses, axis=1)
 
     @cached_property
     def _wavelets(self) -> tuple[Images, Images]:
-        """The Fourier transforms of the small and the large wavelets: angle, row, column.
+        """The real-valued Fourier transforms of the small and of the large wavelets.
 
-        They are real-valued.
-
-        They are scaled so that, with the window, no frequency is amplified: Σ|ψ̂|² + |φ̂|² ≤ 1.
+        Their axes are (angle, row, column). They are scaled so that, with the window φ, no
+        frequency is amplified: Σ|ψ̂|² + |φ̂|² ≤ 1.
         """
         side = self.size + 2 * MARGIN
-        small, large = (
+        small_wavelets, large_wavelets = (
             np.stack([_morlet(side, scale, np.pi * k / self.angles) for k in range(self.angles)])
             for scale in (1, 2)
         )
         window = np.abs(fft.fft(_gaussian(side, np.arange(side), centre=0.0)))
-        room = 1.0 - np.multiply.outer(window, window) ** 2
+        allowed_energy = 1.0 - np.multiply.outer(window, window) ** 2
         # A real picture has the same energy at ω and at -ω, so a bound on the mean of the energies
         # of the filters at ω and at -ω is enough.
-        both = np.sum(small**2 + large**2, axis=0)
-        both = 0.5 * (both + np.roll(both[::-1, ::-1], 1, axis=(0, 1)))
-        most = np.max(both.flat[1:] / room.flat[1:])
-        return _single(small / np.sqrt(most)), _single(large / np.sqrt(most))
+        energy = np.sum(small_wavelets**2 + large_wavelets**2, axis=0)
+        energy = 0.5 * (energy + np.roll(energy[::-1, ::-1], 1, axis=(0, 1)))
+        max_amplification = np.max(energy.flat[1:] / allowed_energy.flat[1:])
+        scale = np.sqrt(max_amplification)
+        return _as_float32(small_wavelets / scale), _as_float32(large_wavelets / scale)
 
     @cached_property
     def _windows(self) -> tuple[Images, Images]:
-        """Matrices that pool a line of pixels to samples.
+        """Matrices that pool a line of pixels to one sample per ``STRIDE`` pixels.
 
         The first matrix is for lines of all pixels, the second for lines of every second pixel.
         """
@@ -175,21 +175,22 @@ class Scattering:
 
         def matrix(step: int) -> Images:
             pixels = np.arange(0, side, step)
-            return _single(np.stack([_gaussian(side, pixels, centre=centre) for centre in centres]))
+            windows = [_gaussian(side, pixels, centre=centre) for centre in centres]
+            return _as_float32(np.stack(windows))
 
         return matrix(1), matrix(2)
 
 
-def _single(constants: NDArray[np.float64]) -> Images:
-    """Return constants as float32. Values below 1e-12 become 0, as subnormal numbers are slow."""
+def _as_float32(constants: NDArray[np.float64]) -> Images:
+    """Return constants as float32. Tiny values become 0, because subnormal numbers are slow."""
     return np.ascontiguousarray(np.where(np.abs(constants) < 1e-12, 0.0, constants), np.float32)
 
 
 def _gaussian(side: int, pixels: NDArray[np.int64], *, centre: float) -> NDArray[np.float64]:
     """Return the periodic window φ around ``centre``, with sum 1."""
-    away = pixels - centre
-    away -= side * np.round(away / side)
-    weights: NDArray[np.float64] = np.exp(-0.5 * (away / (2 * WIDTH)) ** 2)
+    distances = pixels - centre
+    distances -= side * np.round(distances / side)
+    weights: NDArray[np.float64] = np.exp(-0.5 * (distances / (2 * SMALL_WIDTH)) ** 2)
     weights /= weights.sum()
     return weights
 
@@ -197,54 +198,55 @@ def _gaussian(side: int, pixels: NDArray[np.int64], *, centre: float) -> NDArray
 def _morlet(side: int, scale: int, angle: float) -> NDArray[np.float64]:
     """Return the Fourier transform of a wave with a Gaussian envelope, corrected to mean 0.
 
-    On a grid the spectrum is periodic with period 2π, so the nearest periods are added.
+    On a grid the spectrum is periodic with period 2π, so copies shifted by up to two periods are
+    added.
     """
     omega = 2 * np.pi * fft.fftfreq(side)
-    turns = 2 * np.pi * np.arange(-2, 3)
-    y = (omega[:, np.newaxis] + turns).reshape(side, 1, 5, 1)
-    x = (omega[:, np.newaxis] + turns).reshape(1, side, 1, 5)
+    periods = 2 * np.pi * np.arange(-2, 3)
+    y = (omega[:, np.newaxis] + periods).reshape(side, 1, 5, 1)
+    x = (omega[:, np.newaxis] + periods).reshape(1, side, 1, 5)
     along, across = np.cos(angle) * x + np.sin(angle) * y, np.cos(angle) * y - np.sin(angle) * x
 
-    def bump(frequency: float) -> NDArray[np.float64]:
+    def gaussian_spectrum(frequency: float) -> NDArray[np.float64]:
         squares = (along - frequency) ** 2 + (across / ASPECT_RATIO) ** 2
-        total: NDArray[np.float64] = np.exp(-0.5 * (scale * WIDTH) ** 2 * squares).sum(axis=(2, 3))
-        return total
+        copies = np.exp(-0.5 * (scale * SMALL_WIDTH) ** 2 * squares)
+        return np.asarray(copies.sum(axis=(2, 3)))
 
-    wave, rest = bump(FREQUENCY / scale), bump(0.0)
-    wave -= (wave[0, 0] / rest[0, 0]) * rest
+    wave, mean_correction = gaussian_spectrum(SMALL_FREQUENCY / scale), gaussian_spectrum(0.0)
+    wave -= (wave[0, 0] / mean_correction[0, 0]) * mean_correction
     return wave
 
 
-def _halved(spectra: Spectra, wavelets: Images) -> Images:
-    """Return |x ∗ ψ| at every second pixel, by folding the spectrum."""
+def _filtered_by_half(spectra: Spectra, wavelets: Images) -> Images:
+    """Return |x ∗ ψ| at every second pixel, by adding up the four quarters of the spectrum."""
     half = wavelets.shape[-1] // 2
     low, high = slice(half), slice(half, None)
     folded = spectra[..., low, low] * wavelets[..., low, low]
     for rows, columns in ((low, high), (high, low), (high, high)):
         folded += spectra[..., rows, columns] * wavelets[..., rows, columns]
     folded *= 0.25
-    return np.abs(_inverse(folded))
+    return np.abs(_inverse_fft(folded))
 
 
-def _forward(pictures: Images) -> Spectra:
+def _fft(pictures: Images) -> Spectra:
     return cast(Spectra, fft.fft2(pictures))  # the type stubs cover only double precision
 
 
-def _inverse(spectra: Spectra) -> Spectra:
+def _inverse_fft(spectra: Spectra) -> Spectra:
     return cast(Spectra, fft.ifft2(spectra, overwrite_x=True))
 
 
 def _pooled(responses: Images, window: Images) -> Images:
-    """Pool rows, then columns. The products are small, so numpy computes them in one thread."""
+    """Pool rows, then columns. The matrices are small, so numpy multiplies them in one thread."""
     pooled: Images = np.matmul(np.matmul(window, responses), window.T)
     return pooled
 
 
-def group_normalised(features: Images, groups: int, *, floor: float = FLOOR) -> Images:
+def group_normalised(features: Images, groups: int, *, floor: float = VARIANCE_FLOOR) -> Images:
     """Divide each row's channels into ``groups``, and scale each group to mean 0 and variance 1.
 
-    A group has consecutive channels. A row is normalised by its own values only, so no statistic of
-    the data is released. Returned rows are flat, for a linear model. ``floor`` is added to
+    A group has consecutive channels. A row is normalised by its own values only, so no other row
+    affects it. Returned rows are flat, for a linear model. ``floor`` is added to
     variances, so that nearly constant groups stay small.
     """
     validate.count(groups=groups)

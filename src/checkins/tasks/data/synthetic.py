@@ -7,7 +7,7 @@ exp⟨x, wₖ⟩.
 
 A client of a ``Problem`` holds x, uniform on the unit sphere in p dimensions, and a target y that
 depends on ⟨x, c⟩, where c is the optimum. Models θ are in the ball ‖θ‖ ≤ R/2. With s = ⟨x, θ⟩,
-loss ℓ, Lipschitz constant L and smoothness β, the problems are
+loss ℓ, risk F(θ) = E ℓ, Lipschitz constant L and smoothness β, the problems are
 
     absolute   ℓ = |s − y|, y = ⟨x, c⟩, except that y = ±R/2 for a quarter of the clients;
                F(θ) − F(c) = ¾ κ ‖θ − c‖, L = 1, not smooth
@@ -16,10 +16,11 @@ loss ℓ, Lipschitz constant L and smoothness β, the problems are
     logistic   ℓ = log(1 + eˢ) − ys, y = 1 with probability 1/(1 + e^−⟨x, c⟩), else 0;
                F(θ) − F(c) = an integral over a disc, L = 1, β = 1/4
 
-with κ = E|x₁| = Γ(p/2)/(√π Γ((p + 1)/2)). Both signs have probability 1/2. In the first problem
-|s| ≤ R/2, so an outlier's mean loss over both signs is R/2 for every θ. The second risk follows
-from E[xxᵀ] = I/p. The third risk is the mean Kullback-Leibler divergence of two Bernoulli
-distributions with log-odds ⟨x, c⟩ and ⟨x, θ⟩, which depends only on the plane of c and θ.
+with κ = E|x₁| = Γ(p/2)/(√π Γ((p + 1)/2)). The sign of each ± is drawn with probability 1/2. With
+the absolute loss, |s| ≤ R/2, so the mean loss of a client with y = ±R/2 is R/2 for every θ. The
+excess risk of the squared loss follows from E[xxᵀ] = I/p. The excess risk of the logistic loss is
+the mean Kullback-Leibler divergence of two Bernoulli distributions with log-odds ⟨x, c⟩ and ⟨x, θ⟩.
+It depends only on the projection of x onto the plane of c and θ.
 """
 
 from __future__ import annotations
@@ -41,16 +42,16 @@ from checkins.tasks.data.dataset import REAL_TARGETS, Dataset
 
 MOST_DIMENSIONS = 1000
 MOST_DIAMETER = 200.0
-OPTIMUM_SHARE = 0.8
+OPTIMUM_NORM_SHARE = 0.8
 """Norm of the optimum, divided by the radius of the ball."""
 
-_OUTLIERS = 0.25
-_SQUARED_NOISE = 0.1  # in units of R, so that |s − y| ≤ R/2 + 0.8 · R/2 + 0.1 R = R
-_WEIGHTS = "weights"
+_OUTLIER_SHARE = 0.25  # share of the clients with y = ±R/2, with the absolute loss
+_TARGET_NOISE = 0.1  # of the squared loss, in units of R: |s − y| ≤ R/2 + 0.8 · R/2 + 0.1 R = R
+_TENSOR_NAME = "weights"
 
 
 class Loss(StrEnum):
-    """The loss of a client."""
+    """The loss function of a problem."""
 
     ABSOLUTE = "absolute"
     SQUARED = "squared"
@@ -59,9 +60,9 @@ class Loss(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One of the problems above, on a ball of ``diameter`` R. ``seed`` draws the optimum.
+    """One of the problems above, on a ball of ``diameter`` R. ``seed`` determines the optimum.
 
-    It is also the linear model of the problem, with one tensor of p weights and no intercept.
+    A ``Problem`` is also its own linear model, with one tensor of p weights and no intercept.
 
     >>> problem = Problem(Loss.SQUARED, dimension=4, diameter=2.0, seed=1)
     >>> problem.lipschitz, problem.smoothness
@@ -90,19 +91,19 @@ class Problem:
 
     @property
     def smoothness(self) -> float | None:
-        """β; None for the absolute loss, which is not smooth."""
+        """β, the Lipschitz constant of the gradient; None for the absolute loss (not smooth)."""
         return {Loss.ABSOLUTE: None, Loss.SQUARED: 1.0, Loss.LOGISTIC: 0.25}[self.loss_kind]
 
     @property
     def optimum(self) -> NDArray[np.float64]:
         """The minimiser c of the population risk, which is inside the ball."""
-        direction = on_sphere(self.seed, "optimum", np.zeros(1, np.int64), self.dimension)[0]
-        return np.asarray(direction * (OPTIMUM_SHARE * self.diameter / 2.0))
+        direction = points_on_sphere(self.seed, "optimum", np.zeros(1, np.int64), self.dimension)[0]
+        return np.asarray(direction * (OPTIMUM_NORM_SHARE * self.diameter / 2.0))
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """The shapes of the model's tensors."""
-        return {_WEIGHTS: (self.dimension,)}
+        return {_TENSOR_NAME: (self.dimension,)}
 
     def start(self, seed: int = 0) -> NDArray[np.float64]:
         """Return θ₁ = 0. The seed has no effect."""
@@ -110,7 +111,7 @@ class Problem:
 
     def loss(self, parameters: dict[str, Any], features: Any, label: Any) -> Any:
         """Return ℓ at one example, in numpy or JAX, depending on the type of the weights."""
-        weights = parameters[_WEIGHTS]
+        weights = parameters[_TENSOR_NAME]
         score, xp = features @ weights, weights.__array_namespace__()
         match self.loss_kind:
             case Loss.ABSOLUTE:
@@ -120,8 +121,8 @@ class Problem:
             case Loss.LOGISTIC:
                 return xp.logaddexp(0.0, score) - label * score
 
-    def slope(self, scores: Any, labels: Any) -> Any:
-        """Return ∂ℓ/∂s, or 0 where |s − y| has its kink.
+    def loss_derivative(self, scores: Any, labels: Any) -> Any:
+        """Return ∂ℓ/∂s for each score s. At s = y, it is 0 for the absolute loss.
 
         A client's gradient is ∂ℓ/∂s times its features.
         """
@@ -142,25 +143,25 @@ class Problem:
     ) -> NDArray[np.float64]:
         """Return the mean gradient over the rows."""
         rows = np.asarray(features, np.float64)
-        slopes = np.asarray(self.slope(self.scores(flat, rows), labels), np.float64)
-        return slopes @ rows / len(rows)
+        derivatives = np.asarray(self.loss_derivative(self.scores(flat, rows), labels), np.float64)
+        return derivatives @ rows / len(rows)
 
     def clients(
         self, indices: NDArray[np.int64], *, stream: str = "clients"
     ) -> tuple[NDArray[np.float64], NDArray[Any]]:
-        """Return x and y of the clients with these numbers. Nothing is stored."""
-        features = on_sphere(self.seed, stream, indices, self.dimension)
-        coins = uniforms(self.seed, f"{stream}:targets", indices, 2)
-        clean = features @ self.optimum
-        signs = np.where(coins[:, 1] < 0.5, -1.0, 1.0)
+        """Return features x and targets y of the clients with these numbers. Nothing is stored."""
+        features = points_on_sphere(self.seed, stream, indices, self.dimension)
+        draws = uniforms(self.seed, f"{stream}:targets", indices, 2)
+        optimal_scores = features @ self.optimum
+        signs = np.where(draws[:, 1] < 0.5, -1.0, 1.0)
         match self.loss_kind:
             case Loss.ABSOLUTE:
                 outliers = signs * (self.diameter / 2.0)
-                return features, np.where(coins[:, 0] < _OUTLIERS, outliers, clean)
+                return features, np.where(draws[:, 0] < _OUTLIER_SHARE, outliers, optimal_scores)
             case Loss.SQUARED:
-                return features, clean + signs * (_SQUARED_NOISE * self.diameter)
+                return features, optimal_scores + signs * (_TARGET_NOISE * self.diameter)
             case Loss.LOGISTIC:
-                return features, (coins[:, 0] < expit(clean)).astype(np.int64)
+                return features, (draws[:, 0] < expit(optimal_scores)).astype(np.int64)
 
     def dataset(self, *, clients: int, holdout: int = 0) -> Dataset:
         """Return the first ``clients`` clients, one row each, and a holdout drawn the same way."""
@@ -183,14 +184,14 @@ class Problem:
         distance = float(np.linalg.norm(theta - self.optimum))
         match self.loss_kind:
             case Loss.ABSOLUTE:
-                return (1.0 - _OUTLIERS) * _mean_coordinate(self.dimension) * distance
+                return (1.0 - _OUTLIER_SHARE) * _mean_absolute_coordinate(self.dimension) * distance
             case Loss.SQUARED:
                 return distance * distance / (2.0 * self.dimension)
             case Loss.LOGISTIC:
-                return _coin_divergence(self.optimum, theta)
+                return _logistic_excess_risk(self.optimum, theta)
 
 
-def on_sphere(
+def points_on_sphere(
     seed: int, stream: str, indices: NDArray[np.int64], dimension: int
 ) -> NDArray[np.float64]:
     """Return points uniform on the unit sphere, one per client. In one dimension they are ±1."""
@@ -198,67 +199,69 @@ def on_sphere(
     return np.asarray(normals / np.linalg.norm(normals, axis=1, keepdims=True))
 
 
-def _mean_coordinate(dimension: int) -> float:
-    """Return κ = E|x₁| on the unit sphere."""
-    halves = float(gammaln(dimension / 2.0) - gammaln((dimension + 1) / 2.0))
-    return math.exp(halves) / math.sqrt(math.pi)
+def _mean_absolute_coordinate(dimension: int) -> float:
+    """Return κ = E|x₁|, where x is uniform on the unit sphere."""
+    log_ratio = float(gammaln(dimension / 2.0) - gammaln((dimension + 1) / 2.0))
+    return math.exp(log_ratio) / math.sqrt(math.pi)
 
 
-def _coin_divergence(true: NDArray[np.float64], model: NDArray[np.float64]) -> float:
-    """Return E[B(⟨x, model⟩, ⟨x, true⟩)], where B is the Bregman divergence of log(1 + eˢ).
+def _logistic_excess_risk(optimum: NDArray[np.float64], model: NDArray[np.float64]) -> float:
+    """Return E[B(⟨x, model⟩, ⟨x, optimum⟩)], where B is the Bregman divergence of log(1 + eˢ).
 
     Projected onto the plane of the two vectors, x has the length √t with t ~ Beta(1, (p − 2)/2),
     and a uniform angle. The integral uses Gauss-Jacobi quadrature in t and the trapezoidal rule in
-    the angle. Both converge exponentially, because the integrand is analytic. Long vectors need
-    more nodes, because the poles of the integrand, at log-odds of ±iπ, are then closer.
+    the angle. The two rules converge exponentially, because the integrand is analytic. Long vectors
+    need more nodes, because the poles of the integrand, at log-odds of ±iπ, are then closer.
     """
-    dimension, size = len(true), float(np.linalg.norm(true))
-    lengths, weights = _lengths(dimension, max(size, float(np.linalg.norm(model))))
-    axis = true / size
+    dimension, optimum_norm = len(optimum), float(np.linalg.norm(optimum))
+    radii, weights = _radius_quadrature(dimension, max(optimum_norm, float(np.linalg.norm(model))))
+    axis = optimum / optimum_norm
     along = float(model @ axis)
     across = float(np.linalg.norm(model - along * axis))
-    count = 64 + 16 * math.ceil(max(size, float(np.linalg.norm(model))))
+    angle_count = 64 + 16 * math.ceil(max(optimum_norm, float(np.linalg.norm(model))))
     if dimension == 1:
-        count = 2  # x is ±1, so there are two angles, and ``across`` is a rounding error
-    angles = np.arange(count) * (2.0 * math.pi / count)
+        angle_count = 2  # x is ±1, so there are two angles, and ``across`` is a rounding error
+    angles = np.arange(angle_count) * (2.0 * math.pi / angle_count)
     cosines, sines = np.cos(angles), np.sin(angles)
-    true_odds = lengths[:, None] * (size * cosines)
-    model_odds = lengths[:, None] * (along * cosines + across * sines)
+    optimal_log_odds = radii[:, None] * (optimum_norm * cosines)
+    model_log_odds = radii[:, None] * (along * cosines + across * sines)
     bregman = (
-        np.logaddexp(0.0, model_odds)
-        - np.logaddexp(0.0, true_odds)
-        - expit(true_odds) * (model_odds - true_odds)
+        np.logaddexp(0.0, model_log_odds)
+        - np.logaddexp(0.0, optimal_log_odds)
+        - expit(optimal_log_odds) * (model_log_odds - optimal_log_odds)
     )
     return max(0.0, float(weights @ bregman.mean(axis=1)))
 
 
-def _lengths(dimension: int, size: float) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def _radius_quadrature(
+    dimension: int, largest_norm: float
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Return Gauss-Jacobi nodes √t and their probabilities, for t ~ Beta(1, (p − 2)/2).
 
-    They are computed from the eigenvectors of the Jacobi matrix [GW69], because polynomials of
-    such degrees overflow.
+    They are computed from the eigenvectors of the Jacobi matrix [GW69], because the values of
+    polynomials of such high degrees overflow.
     """
     if dimension <= 2:
         return np.ones(1), np.ones(1)
     power = (dimension - 4) / 2.0  # the weight on [−1, 1] is (1 − x)^power
-    k = np.arange(1.0, 32 + 4 * math.ceil(size))
+    k = np.arange(1.0, 32 + 4 * math.ceil(largest_norm))
     even = 2.0 * k + power
     diagonal = np.append(-power / (power + 2.0), -power * power / (even * (even + 2.0)))
-    squared = 4.0 * (k * (k + power)) ** 2 / (even * even * (even + 1.0) * (even - 1.0))
-    nodes, vectors = eigh_tridiagonal(diagonal, np.sqrt(squared))
+    squares = 4.0 * (k * (k + power)) ** 2 / (even * even * (even + 1.0) * (even - 1.0))
+    nodes, vectors = eigh_tridiagonal(diagonal, np.sqrt(squares))
     weights = np.asarray(vectors[0], np.float64) ** 2
     return np.sqrt(np.clip((1.0 + nodes) / 2.0, 0.0, 1.0)), weights
 
 
 MOST_CLIENTS = 2**48
 MOST_DRAWS = 2**16
-"""Largest number of draws of one client. A client's and a draw's number together fill 64 bits."""
+"""Largest number of draws per client. The numbers of client and draw together fill 64 bits."""
 
-_BLOCK = 2**15  # words computed at a time, so that they fit into the cache
+_BLOCK_WORDS = 2**15  # 64-bit words computed at a time, so that they fit into the cache
 
 # The odd constant and the finalizer of SplitMix64 [SLF14], a bijection of 64-bit words.
-_STEP = np.uint64(0x9E3779B97F4A7C15)
-_MIX = ((30, np.uint64(0xBF58476D1CE4E5B9)), (27, np.uint64(0x94D049BB133111EB)))
+_COUNTER_STEP = np.uint64(0x9E3779B97F4A7C15)
+_MIXING_STEPS = ((30, np.uint64(0xBF58476D1CE4E5B9)), (27, np.uint64(0x94D049BB133111EB)))
 
 
 def uniforms(seed: int, stream: str, clients: NDArray[np.int64], draws: int) -> NDArray[np.float64]:
@@ -276,35 +279,35 @@ def uniforms(seed: int, stream: str, clients: NDArray[np.int64], draws: int) -> 
         raise InvalidValue("draws", draws, f"must be 1 to {MOST_DRAWS:,}")
     indices = np.asarray(clients)
     if indices.ndim != 1 or not np.issubdtype(indices.dtype, np.integer):
-        raise InvalidValue("clients", indices.dtype.name, "must be one axis of integers")
+        raise InvalidValue("clients", indices.dtype.name, "must be a vector of integers")
     if len(indices) and not 0 <= int(indices.min()) <= int(indices.max()) < MOST_CLIENTS:
-        ends = [int(indices.min()), int(indices.max())]
-        raise InvalidValue("clients", ends, "must be 0 to 2^48 - 1")
-    keys = _keys(seed, stream)
+        first_and_last = [int(indices.min()), int(indices.max())]
+        raise InvalidValue("clients", first_and_last, "must be 0 to 2^48 - 1")
+    keys = _stream_keys(seed, stream)
     rows = np.empty((len(indices), draws))
-    block = max(1, _BLOCK // draws)
-    for start in range(0, len(indices), block):
-        part = slice(start, start + block)
-        rows[part] = _block(keys, indices[part].astype(np.uint64), draws)
+    block_clients = max(1, _BLOCK_WORDS // draws)
+    for start in range(0, len(indices), block_clients):
+        block = slice(start, start + block_clients)
+        rows[block] = _uniforms_of_block(keys, indices[block].astype(np.uint64), draws)
     return rows
 
 
-def _block(
+def _uniforms_of_block(
     keys: tuple[np.uint64, np.uint64], clients: NDArray[np.uint64], draws: int
 ) -> NDArray[np.float64]:
-    numbers = np.arange(draws, dtype=np.uint64)
-    words: NDArray[np.uint64] = np.add(clients[:, None] * np.uint64(MOST_DRAWS), numbers)
-    words *= _STEP
-    for key in keys:  # two passes, because one is weak if counters differ in few bits
+    draw_numbers = np.arange(draws, dtype=np.uint64)
+    words: NDArray[np.uint64] = np.add(clients[:, None] * np.uint64(MOST_DRAWS), draw_numbers)
+    words *= _COUNTER_STEP
+    for key in keys:  # two passes: after one, counters that differ in few bits give similar words
         words += key
-        for shift, factor in _MIX:
+        for shift, factor in _MIXING_STEPS:
             words ^= words >> np.uint64(shift)
             words *= factor
         words ^= words >> np.uint64(31)
     return ((words >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53
 
 
-def _keys(seed: int, stream: str) -> tuple[np.uint64, np.uint64]:
+def _stream_keys(seed: int, stream: str) -> tuple[np.uint64, np.uint64]:
     digest = sha256(f"checkins:{stream}:{int(seed)}".encode()).digest()
     first, second = np.frombuffer(digest[:16], dtype="<u8").astype(np.uint64)
     return first, second
@@ -314,7 +317,7 @@ NAME = "synthetic"
 DIAMETER = 10.0
 """Diameter of the ball of the logistic problem with two classes."""
 
-SIGNAL = 10.0
+CLASS_WEIGHT_NORM = 10.0
 """Norm of the weights of each class, if there are more than two classes."""
 
 MOST_CLASSES = 1000
@@ -339,16 +342,16 @@ def load(
         raise InvalidValue("holdout", holdout, "must be 0 to 10^9 rows")
     if classes == 2:
         return logistic(dimension=dimension, seed=seed).dataset(clients=clients, holdout=holdout)
-    several = SeveralClasses(dimension, classes, seed)
-    return _dataset(f"{NAME}-softmax", several, classes, clients, holdout)
+    distribution = SoftmaxDistribution(dimension, classes, seed)
+    return _dataset(f"{NAME}-softmax", distribution, classes, clients, holdout)
 
 
 def _dataset(
-    name: str, source: Problem | SeveralClasses, classes: int, clients: int, holdout: int
+    name: str, source: Problem | SoftmaxDistribution, classes: int, clients: int, holdout: int
 ) -> Dataset:
     features, labels = source.clients(np.arange(clients))
-    held, held_labels = source.clients(np.arange(holdout), stream="holdout")
-    public: Any = {"holdout_features": held.astype(np.float32), "holdout_labels": held_labels}
+    rows, targets = source.clients(np.arange(holdout), stream="holdout")
+    public: Any = {"holdout_features": rows.astype(np.float32), "holdout_labels": targets}
     return Dataset.one_row_each(name, features.astype(np.float32), labels, classes, **public)
 
 
@@ -358,8 +361,8 @@ def logistic(*, dimension: int = 10, seed: int = 0) -> Problem:
 
 
 @dataclass(frozen=True, slots=True)
-class SeveralClasses:
-    """The distribution of features and labels with any number of classes, and its weights."""
+class SoftmaxDistribution:
+    """The distribution of features and labels, with labels drawn by a softmax of linear scores."""
 
     dimension: int
     classes: int
@@ -374,16 +377,16 @@ class SeveralClasses:
 
     @property
     def weights(self) -> NDArray[np.float64]:
-        """Weights of the softmax that draws the labels, one column per class."""
-        rows = on_sphere(self.seed, "weights", np.arange(self.classes), self.dimension)
-        return SIGNAL * rows.T
+        """The weights wₖ of the softmax, one column per class."""
+        rows = points_on_sphere(self.seed, "weights", np.arange(self.classes), self.dimension)
+        return CLASS_WEIGHT_NORM * rows.T
 
     def clients(
         self, indices: NDArray[np.int64], *, stream: str = "clients"
     ) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
         """Return features and labels of the clients with these numbers. Nothing is stored."""
-        features = on_sphere(self.seed, stream, indices, self.dimension)
-        probabilities = np.cumsum(softmax(features @ self.weights, axis=1), axis=1)
+        features = points_on_sphere(self.seed, stream, indices, self.dimension)
+        cumulative_probabilities = np.cumsum(softmax(features @ self.weights, axis=1), axis=1)
         draws = uniforms(self.seed, f"{stream}:labels", indices, 1)
-        # The last sum is left out: it is 1, but may be rounded to a value below a draw.
-        return features, np.sum(draws > probabilities[:, :-1], axis=1, dtype=np.int64)
+        # The last cumulative probability is left out: it is 1, but may be rounded below a draw.
+        return features, np.sum(draws > cumulative_probabilities[:, :-1], axis=1, dtype=np.int64)

@@ -28,15 +28,15 @@ from checkins.errors import InvalidCell, InvalidData, InvalidValue
 from checkins.tasks.data.dataset import MOST_CLASSES, Dataset, in_holdout
 from checkins.validate import installed
 
-PURPOSE = "checkins table"
+HOLDOUT_HASH_PREFIX = "checkins table"
 """Prefix of a client's id in the hash that determines the public holdout."""
 
 CSV, PARQUET = ".csv", ".parquet"
-_BLOCK = 65_536  # rows converted at a time, because text takes ten times the memory of numbers
-_NAMED = 12  # largest number of columns or labels that an error lists
+_BLOCK_ROWS = 65_536  # rows converted at a time: cells as text take ten times the memory of numbers
+_MAX_LISTED = 12  # largest number of columns or labels that an error lists
 _SEPARATORS = {";": "; ", "\t": "tabs", "|": "| "}
-_FILL_IN = "fill it in with a public constant or leave the row out"
-_LEAVE_OUT = ", or leave the column out: list features in [task.data]"
+_EMPTY_CELL_REMEDY = "fill it in with a public constant or leave the row out"
+_TEXT_COLUMN_REMEDY = ", or leave the column out: list features in [task.data]"
 
 
 def describe(
@@ -50,60 +50,64 @@ def describe(
     """Return the description of a table for a campaign file, from column names and ranges.
 
     If ``features`` is None, the features are the columns in ``ranges``. If ``ranges`` is None too,
-    an error lists the columns that need a range.
+    an InvalidValue error lists the columns that need a range.
     """
     path = Path(file)
-    given = dict(ranges or {})
+    ranges_by_name = dict(ranges or {})
     if features is None:
-        others = (name for name in header(path) if name not in (client_column, label_column))
-        features = tuple(given or others)
-    missing = [feature for feature in features if feature not in given]
+        others = (name for name in column_names(path) if name not in (client_column, label_column))
+        features = tuple(ranges_by_name or others)
+    missing = [feature for feature in features if feature not in ranges_by_name]
     if missing:
-        why = f"must have the lowest and highest value of {_listed(missing)}: use public constants"
-        raise InvalidValue("ranges", sorted(given), f"{why}, not the data")
-    unused = [name for name in given if name not in features]
+        why = f"must have the lowest and highest value of {_list_text(missing)}"
+        remedy = "use public constants, not the data"
+        raise InvalidValue("ranges", sorted(ranges_by_name), f"{why}: {remedy}")
+    unused = [name for name in ranges_by_name if name not in features]
     if unused:
         raise InvalidValue("ranges", unused[0], "is not among the features")
-    ends = tuple((float(given[name][0]), float(given[name][1])) for name in features)
-    return DataFile(str(path), client_column, label_column, tuple(features), ends)
+    feature_ranges = tuple(
+        (float(ranges_by_name[name][0]), float(ranges_by_name[name][1])) for name in features
+    )
+    return DataFile(str(path), client_column, label_column, tuple(features), feature_ranges)
 
 
-def described(
+def describe_for_simulation(
     file: str | os.PathLike[str],
     *,
     client_column: str,
     label_column: str,
-    like: str | DataFile,
+    campaign_data: str | DataFile,
     holdout: float = 0.0,
 ) -> tuple[DataFile, bool]:
     """Return the description of a table for a simulation, and whether ranges come from its data.
 
-    If ``like`` is a table and all its features are columns of this table, its features and ranges
-    are used. Otherwise all columns are features, with ranges from their lowest to their highest
-    value. A real campaign must not use such ranges.
+    If ``campaign_data`` is a table and all its features are columns of this table, the features and
+    ranges of ``campaign_data`` are used. Otherwise all columns are features, with ranges from their
+    lowest to their highest value. A real campaign must not use ranges computed from data.
     """
     path = Path(file)
-    names = header(path)
+    names = column_names(path)
     if label_column == client_column:
-        raise InvalidValue("label_column", label_column, "cannot be the client's column too")
+        raise InvalidValue("label_column", label_column, "must differ from the client column")
     features = tuple(name for name in names if name not in (client_column, label_column))
-    known: dict[str, tuple[float, float]] = {}
-    if isinstance(like, DataFile) and set(like.features) <= set(features):
-        features = like.features
-        known = dict(zip(like.features, like.ranges, strict=True))
+    ranges_by_name: dict[str, tuple[float, float]] = {}
+    if isinstance(campaign_data, DataFile) and set(campaign_data.features) <= set(features):
+        features = campaign_data.features
+        ranges_by_name = dict(zip(campaign_data.features, campaign_data.ranges, strict=True))
     if not features:
         raise InvalidValue(
             "data", str(path), "has no column other than the client's and the label's"
         )
-    read_off = any(name not in known for name in features)
-    if read_off:
-        cells = read(path, client=client_column, label=label_column, features=features)
-        for name, column in zip(features, cells.features.T, strict=True):
+    ranges_from_data = any(name not in ranges_by_name for name in features)
+    if ranges_from_data:
+        table = read_columns(path, client=client_column, label=label_column, features=features)
+        for name, column in zip(features, table.features.T, strict=True):
             low, high = float(column.min()), float(column.max())
-            known.setdefault(name, (low, high) if low < high else (low - 1.0, low + 1.0))
-    columns, ranges = (client_column, label_column), tuple(known[name] for name in features)
-    classes = like.classes if isinstance(like, DataFile) else None
-    return DataFile(str(path), *columns, features, ranges, classes, holdout), read_off
+            ranges_by_name.setdefault(name, (low, high) if low < high else (low - 1.0, low + 1.0))
+    columns = (client_column, label_column)
+    ranges = tuple(ranges_by_name[name] for name in features)
+    classes = campaign_data.classes if isinstance(campaign_data, DataFile) else None
+    return DataFile(str(path), *columns, features, ranges, classes, holdout), ranges_from_data
 
 
 def load(source: DataFile, *, folder: str | os.PathLike[str] = ".") -> Dataset:
@@ -114,28 +118,30 @@ def load(source: DataFile, *, folder: str | os.PathLike[str] = ".") -> Dataset:
     not give the number of classes, the number in the data is assumed to be public.
     """
     path = Path(folder) / source.file
-    cells = read(
+    table = read_columns(
         path, client=source.client_column, label=source.label_column, features=source.features
     )
-    labels, classes = _labels(cells.labels, source.label_column, source.classes)
-    ids, owner = np.unique(np.array(cells.clients, dtype=object), return_inverse=True)
+    labels, classes = _class_labels(table.labels, source.label_column, source.classes)
+    ids, client_of_row = np.unique(np.array(table.clients, dtype=object), return_inverse=True)
     if len(ids) == 1:
         why = f"is {ids[0]!r} in every row: it must name the client of each row"
         raise InvalidValue("client_column", source.client_column, why)
-    held = in_holdout(ids.tolist(), share=source.holdout, purpose=PURPOSE)
-    if held.all():
-        raise InvalidValue("holdout", source.holdout, f"leaves none of the {len(ids)} clients")
-    features = scaled(cells.features, source.ranges)
-    order = np.argsort(owner, kind="stable")
-    mine = order[~held[owner[order]]]
-    public = order[held[owner[order]]]
-    if np.all(labels[mine] == labels[mine[0]]):
-        why = f"leaves clients whose labels are all {labels[mine[0]]}"
+    is_holdout = in_holdout(ids.tolist(), share=source.holdout, hash_prefix=HOLDOUT_HASH_PREFIX)
+    if is_holdout.all():
+        why = f"puts all {len(ids)} clients into the public holdout"
         raise InvalidValue("holdout", source.holdout, why)
-    rows = np.bincount(owner, minlength=len(ids))[~held]
-    offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(rows, dtype=np.int64)])
-    held_rows = (features[public], labels[public])
-    return Dataset(path.stem, features[mine], labels[mine], offsets, classes, *held_rows)
+    features = scaled(table.features, source.ranges)
+    order = np.argsort(client_of_row, kind="stable")
+    client_rows = order[~is_holdout[client_of_row[order]]]
+    holdout_rows = order[is_holdout[client_of_row[order]]]
+    if np.all(labels[client_rows] == labels[client_rows[0]]):
+        why = f"leaves clients outside the holdout whose labels are all {labels[client_rows[0]]}"
+        raise InvalidValue("holdout", source.holdout, why)
+    rows_per_client = np.bincount(client_of_row, minlength=len(ids))[~is_holdout]
+    offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(rows_per_client, dtype=np.int64)])
+    holdout = (features[holdout_rows], labels[holdout_rows])
+    clients = (features[client_rows], labels[client_rows], offsets)
+    return Dataset(path.stem, *clients, classes, *holdout)
 
 
 def scaled(
@@ -149,39 +155,39 @@ def scaled(
     low, high = np.array(ranges, dtype=np.float64).T
     # Divide by a power of two, which is exact, so that no difference overflows or underflows.
     _, power = np.frexp(np.maximum(np.abs(low), np.abs(high)))
-    inside = np.ldexp(np.clip(values, low, high), -power)
+    clipped = np.ldexp(np.clip(values, low, high), -power)
     low, high = np.ldexp(low, -power), np.ldexp(high, -power)
-    return np.asarray(((inside - low) - (high - inside)) / (high - low), dtype=np.float32)
+    return np.asarray(((clipped - low) - (high - clipped)) / (high - low), dtype=np.float32)
 
 
-def _labels(
-    raw: NDArray[np.float64], column: str, classes: int | None
+def _class_labels(
+    values: NDArray[np.float64], column: str, classes: int | None
 ) -> tuple[NDArray[np.int64], int]:
-    whole = (raw == np.floor(raw)) & (raw >= 0) & (raw < MOST_CLASSES)
-    if not whole.all():
-        row = int(np.argmin(whole))
+    is_label = (values == np.floor(values)) & (values >= 0) & (values < MOST_CLASSES)
+    if not is_label.all():
+        row = int(np.argmin(is_label))
         why = "is not a label: must be an integer 0, 1, 2, ..."
-        raise _bad_cell(column, row + 1, float(raw[row]), why)
-    labels = raw.astype(np.int64)
+        raise _cell_error(column, row + 1, float(values[row]), why)
+    labels = values.astype(np.int64)
     if classes is not None and not np.max(labels) < classes:
         row = int(np.argmax(labels >= classes))
         why = f"is an unknown label: must be 0 to {classes - 1}"
-        raise _bad_cell(column, row + 1, int(labels[row]), why)
-    present = np.unique(labels)
-    if len(present) == 1:
-        why = f"is {present[0]} in every row: with one class there is nothing to predict"
+        raise _cell_error(column, row + 1, int(labels[row]), why)
+    distinct = np.unique(labels)
+    if len(distinct) == 1:
+        why = f"is {distinct[0]} in every row: with one class there is nothing to predict"
         raise InvalidValue("label_column", column, why)
     if classes is None:
-        classes = len(present)
-        if present[-1] != classes - 1:
-            count = ", or say how many classes there are" if present[0] == 0 else ""
-            why = f"holds the labels {_listed(present)}: recode them as 0 to {classes - 1}{count}"
+        classes = len(distinct)
+        if distinct[-1] != classes - 1:
+            hint = ", or set the number of classes" if distinct[0] == 0 else ""
+            why = f"holds the labels {_list_text(distinct)}: use 0 to {classes - 1}{hint}"
             raise InvalidValue("label_column", column, why)
     return labels, classes
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Cells:
+class TableColumns:
     """The requested columns: clients as text, labels and features as finite numbers."""
 
     clients: list[str]
@@ -189,37 +195,37 @@ class Cells:
     features: NDArray[np.float64]
 
 
-def header(path: Path) -> tuple[str, ...]:
+def column_names(path: Path) -> tuple[str, ...]:
     """Return the names of a file's columns, in order."""
     _check_file(path)
     if path.suffix.lower() == CSV:
-        with _rows(path) as (names, _):
+        with _open_csv(path) as (names, _):
             return names
-    with _parquet(path) as parquet, parquet.ParquetFile(path) as file:
+    with _pyarrow_parquet(path) as parquet, parquet.ParquetFile(path) as file:
         return tuple(file.schema_arrow.names)
 
 
-def read(path: Path, *, client: str, label: str, features: tuple[str, ...]) -> Cells:
+def read_columns(path: Path, *, client: str, label: str, features: tuple[str, ...]) -> TableColumns:
     """Return the requested columns. Errors count rows from 1, without the header."""
-    names = header(path)
+    header = column_names(path)
     columns = {"client_column": client, "label_column": label}
-    for kind, column in [*columns.items(), *(("features", feature) for feature in features)]:
-        _check_column(path, kind, column, names)
-    numeric = (label, *features)
-    reader = _read_csv if path.suffix.lower() == CSV else _read_parquet
-    clients, numbers = reader(path, names, client, numeric)
+    for setting, column in [*columns.items(), *(("features", feature) for feature in features)]:
+        _check_column(path, setting, column, header)
+    number_columns = (label, *features)
+    read_file = _read_csv if path.suffix.lower() == CSV else _read_parquet
+    clients, numbers = read_file(path, header, client, number_columns)
     if not clients:
         raise InvalidData("file", str(path), "has a header but no rows")
-    _check_finite(numbers, numeric)
-    return Cells(clients, numbers[:, 0], numbers[:, 1:])
+    _check_finite(numbers, number_columns)
+    return TableColumns(clients, numbers[:, 0], numbers[:, 1:])
 
 
-def _listed(names: Sequence[object] | NDArray[Any]) -> str:
+def _list_text(names: Sequence[object] | NDArray[Any]) -> str:
     """Return the first names of a list as text, with an ellipsis if there are more."""
-    return ", ".join(map(str, names[:_NAMED])) + (", ..." if len(names) > _NAMED else "")
+    return ", ".join(map(str, names[:_MAX_LISTED])) + (", ..." if len(names) > _MAX_LISTED else "")
 
 
-def _bad_cell(column: str, row: int, value: object, expected: str) -> InvalidCell:
+def _cell_error(column: str, row: int, value: object, expected: str) -> InvalidCell:
     return InvalidCell(f"column {column!r}, row {row:,}", value, expected)
 
 
@@ -228,20 +234,20 @@ def _check_file(path: Path) -> None:
         remedy = ": save it as CSV with commas" if path.suffix.lower() == ".tsv" else ""
         raise InvalidData("file", str(path), f"must end in .csv or .parquet{remedy}")
     if not path.exists():
-        near = _nearest(path.name, [other.name for other in path.parent.glob("*")])
-        raise InvalidData("file", str(path), f"does not exist{near}")
+        suggestion = _did_you_mean(path.name, [other.name for other in path.parent.glob("*")])
+        raise InvalidData("file", str(path), f"does not exist{suggestion}")
     if not path.is_file():
         raise InvalidData("file", str(path), "is not a file")
 
 
-def _check_column(path: Path, kind: str, column: str, names: tuple[str, ...]) -> None:
-    if column not in names:
-        hints = _nearest(column, names) + _separator_hint(path)
-        why = f"is not a column of {path.name} ({_listed(names) or 'none'}){hints}"
-        raise InvalidValue(kind, column, why)
-    if (times := names.count(column)) > 1:
+def _check_column(path: Path, setting: str, column: str, header: tuple[str, ...]) -> None:
+    if column not in header:
+        hints = _did_you_mean(column, header) + _separator_hint(path)
+        why = f"is not a column of {path.name} ({_list_text(header) or 'none'}){hints}"
+        raise InvalidValue(setting, column, why)
+    if (times := header.count(column)) > 1:
         why = f"occurs {times} times in the header of {path.name}: rename or remove all but one"
-        raise InvalidValue(kind, column, why)
+        raise InvalidValue(setting, column, why)
 
 
 def _separator_hint(path: Path) -> str:
@@ -250,28 +256,28 @@ def _separator_hint(path: Path) -> str:
         return ""
     with path.open(encoding="utf-8-sig", errors="replace") as text:
         line = next((line for line in text if line.strip()), "")
-    mark = max(_SEPARATORS, key=line.count)
-    if line.count(mark) <= line.count(","):
+    separator = max(_SEPARATORS, key=line.count)
+    if line.count(separator) <= line.count(","):
         return ""
-    return f"; cells are separated by {_SEPARATORS[mark]}: save it with commas"
+    return f"; cells are separated by {_SEPARATORS[separator]}: save it with commas"
 
 
-def _nearest(name: str, names: tuple[str, ...] | list[str]) -> str:
-    folded = {other.casefold(): other for other in names}
-    near = difflib.get_close_matches(name.casefold(), folded, n=1)
-    return f": did you mean {folded[near[0]]!r}?" if near else ""
+def _did_you_mean(name: str, names: tuple[str, ...] | list[str]) -> str:
+    names_by_casefold = {other.casefold(): other for other in names}
+    matches = difflib.get_close_matches(name.casefold(), names_by_casefold, n=1)
+    return f": did you mean {names_by_casefold[matches[0]]!r}?" if matches else ""
 
 
 @contextmanager
-def _rows(path: Path) -> Iterator[tuple[tuple[str, ...], Iterator[list[str]]]]:
+def _open_csv(path: Path) -> Iterator[tuple[tuple[str, ...], Iterator[list[str]]]]:
     """Yield the header and an iterator over the rows, without blank lines."""
     try:
         with path.open(newline="", encoding="utf-8-sig") as text:
             reader = (row for row in csv.reader(text, strict=True) if row)
-            first = next(reader, None)
-            if first is None:
+            header = next(reader, None)
+            if header is None:
                 raise InvalidData("file", str(path), "is empty: must begin with a header")
-            yield tuple(name.strip() for name in first), reader
+            yield tuple(name.strip() for name in header), reader
     except UnicodeDecodeError as error:
         raise InvalidData("file", str(path), "is not UTF-8 text: save it as UTF-8") from error
     except csv.Error as error:
@@ -282,64 +288,68 @@ def _rows(path: Path) -> Iterator[tuple[tuple[str, ...], Iterator[list[str]]]]:
 
 
 def _read_csv(
-    path: Path, names: tuple[str, ...], client: str, numeric: tuple[str, ...]
+    path: Path, header: tuple[str, ...], client: str, number_columns: tuple[str, ...]
 ) -> tuple[list[str], NDArray[np.float64]]:
-    whose, places = names.index(client), [names.index(column) for column in numeric]
+    client_index = header.index(client)
+    number_indices = [header.index(column) for column in number_columns]
     clients: list[str] = []
-    blocks = [np.empty((0, len(numeric)))]
-    with _rows(path) as (_, rows):
-        while block := list(islice(rows, _BLOCK)):
-            start = len(clients) + 1
-            for number, row in enumerate(block, start):
-                if len(row) != len(names):
-                    why = f"must have {len(names)} cells, as the header"
-                    raise InvalidCell(f"row {number:,}", len(row), why)
-                clients.append(_client(row[whose], client, number))
-            cells = [[row[place] for place in places] for row in block]
-            blocks.append(_numbers(cells, numeric, start, label=numeric[0]))
+    blocks = [np.empty((0, len(number_columns)))]
+    with _open_csv(path) as (_, rows):
+        while block := list(islice(rows, _BLOCK_ROWS)):
+            first_row = len(clients) + 1
+            for row_number, row in enumerate(block, first_row):
+                if len(row) != len(header):
+                    why = f"must have {len(header)} cells, like the header"
+                    raise InvalidCell(f"row {row_number:,}", len(row), why)
+                clients.append(_client_id(row[client_index], client, row_number))
+            cells = [[row[index] for index in number_indices] for row in block]
+            blocks.append(_parse_numbers(cells, number_columns, first_row, label=number_columns[0]))
     return clients, np.concatenate(blocks)
 
 
-def _numbers(
-    cells: list[list[str]], columns: tuple[str, ...], start: int, *, label: str
+def _parse_numbers(
+    cells: list[list[str]], columns: tuple[str, ...], first_row: int, *, label: str
 ) -> NDArray[np.float64]:
     try:
         return np.array(cells, dtype=np.float64)
     except ValueError:
-        for number, row in enumerate(cells, start):
+        for row_number, row in enumerate(cells, first_row):
             for column, cell in zip(columns, row, strict=True):
-                _check_number(cell, column, number, remedy="" if column == label else _LEAVE_OUT)
+                _check_number(
+                    cell, column, row_number, remedy="" if column == label else _TEXT_COLUMN_REMEDY
+                )
         raise
 
 
-def _check_number(cell: str, column: str, number: int, *, remedy: str) -> None:
+def _check_number(cell: str, column: str, row_number: int, *, remedy: str) -> None:
     if not cell.strip():
-        raise _bad_cell(column, number, cell, f"is empty: {_FILL_IN}")
+        raise _cell_error(column, row_number, cell, f"is empty: {_EMPTY_CELL_REMEDY}")
     try:
         float(cell)
     except ValueError:
         why = f"is not a number: encode categories as numbers{remedy}"
-        raise _bad_cell(column, number, cell, why) from None
+        raise _cell_error(column, row_number, cell, why) from None
 
 
-def _client(cell: str, column: str, number: int) -> str:
+def _client_id(cell: str, column: str, row_number: int) -> str:
     """Return an id without surrounding blanks. Raises InvalidCell if it is empty."""
     stripped = cell.strip()
     if not stripped:
-        raise _bad_cell(column, number, cell, "is empty: every row must belong to a client")
+        raise _cell_error(column, row_number, cell, "is empty: every row must belong to a client")
     return stripped
 
 
 def _check_finite(numbers: NDArray[np.float64], columns: tuple[str, ...]) -> None:
-    fits = np.isfinite(numbers)
-    if not fits.all():
-        row, place = np.argwhere(~fits)[0].tolist()
-        value = float(numbers[row, place])
-        raise _bad_cell(columns[place], row + 1, value, f"must be finite: {_FILL_IN}")
+    is_finite = np.isfinite(numbers)
+    if not is_finite.all():
+        row, column = np.argwhere(~is_finite)[0].tolist()
+        value = float(numbers[row, column])
+        raise _cell_error(columns[column], row + 1, value, f"must be finite: {_EMPTY_CELL_REMEDY}")
 
 
 @contextmanager
-def _parquet(path: Path) -> Iterator[Any]:
+def _pyarrow_parquet(path: Path) -> Iterator[Any]:
+    """Yield the module pyarrow.parquet, and turn its errors into InvalidData errors."""
     parquet = installed("pyarrow.parquet", extra="data", wanted_by=path.name)
     arrow = installed("pyarrow", extra="data", wanted_by=path.name)
     try:
@@ -352,16 +362,18 @@ def _parquet(path: Path) -> Iterator[Any]:
 
 
 def _read_parquet(
-    path: Path, names: tuple[str, ...], client: str, numeric: tuple[str, ...]
+    path: Path, header: tuple[str, ...], client: str, number_columns: tuple[str, ...]
 ) -> tuple[list[str], NDArray[np.float64]]:
-    # ParquetFile allows duplicate column names that are not used; pyarrow's data sets do not.
-    with _parquet(path) as parquet, parquet.ParquetFile(path) as file:
-        columns = file.read(columns=[client, *numeric])
-    clients = _arrow_clients(columns.column(client), client) if len(columns) else []
-    numbers = np.empty((len(clients), len(numeric)))
+    # ParquetFile accepts files with duplicate column names; pyarrow's data sets do not.
+    with _pyarrow_parquet(path) as parquet, parquet.ParquetFile(path) as file:
+        table = file.read(columns=[client, *number_columns])
+    clients = _arrow_clients(table.column(client), client) if len(table) else []
+    numbers = np.empty((len(clients), len(number_columns)))
     if clients:
-        for place, column in enumerate(numeric):
-            numbers[:, place] = _arrow_numbers(columns.column(column), column, label=numeric[0])
+        for index, column in enumerate(number_columns):
+            numbers[:, index] = _arrow_numbers(
+                table.column(column), column, label=number_columns[0]
+            )
     return clients, numbers
 
 
@@ -371,22 +383,30 @@ def _arrow_clients(column: Any, name: str) -> list[str]:
         why = f"holds {column.type}: ids must be texts or integers"
         raise InvalidValue("client_column", name, why)
     return [
-        _client("" if value is None else str(value), name, number)
-        for number, value in enumerate(column.to_pylist(), 1)
+        _client_id("" if value is None else str(value), name, row_number)
+        for row_number, value in enumerate(column.to_pylist(), 1)
     ]
 
 
 def _arrow_numbers(column: Any, name: str, *, label: str) -> NDArray[np.float64]:
     types = installed("pyarrow.types", extra="data", wanted_by=name)
-    kind = column.type
+    column_type = column.type
     if column.null_count:
         row = column.is_null().to_pylist().index(True)
-        raise _bad_cell(name, row + 1, None, f"is empty: {_FILL_IN}")
-    if types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind):
+        raise _cell_error(name, row + 1, None, f"is empty: {_EMPTY_CELL_REMEDY}")
+    if (
+        types.is_integer(column_type)
+        or types.is_floating(column_type)
+        or types.is_boolean(column_type)
+    ):
         return np.asarray(column.to_numpy(), dtype=np.float64)
-    if types.is_decimal(kind):
+    if types.is_decimal(column_type):
         return np.array([float(value) for value in column.to_pylist()], dtype=np.float64)
-    if types.is_dictionary(kind) or types.is_string(kind) or types.is_large_string(kind):
+    if (
+        types.is_dictionary(column_type)
+        or types.is_string(column_type)
+        or types.is_large_string(column_type)
+    ):
         cells = [[str(value)] for value in column.to_pylist()]
-        return _numbers(cells, (name,), 1, label=label).ravel()
-    raise InvalidCell(f"column {name!r}", str(kind), "must hold numbers")
+        return _parse_numbers(cells, (name,), 1, label=label).ravel()
+    raise InvalidCell(f"column {name!r}", str(column_type), "must hold numbers")
