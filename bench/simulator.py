@@ -193,7 +193,7 @@ def first(number, slots, metrics):
     print(slots, flush=True)
     os._exit(0)
 campaign = read_campaign({file!r}).campaign
-Study((({{}}, campaign),)).prepared().run(watch=first)
+Study((({{}}, campaign),)).prepare().run(on_progress=first)
 """
 """The work of `checkins simulate` until the first slots are over."""
 

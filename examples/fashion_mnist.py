@@ -59,11 +59,11 @@ def main() -> None:
     }
     options.out.mkdir(parents=True, exist_ok=True)
     for name, study in studies.items():
-        prepared = study.prepared()
+        prepared = study.prepare()
         labels = prepared.labels
         outcomes = prepared.run(
             cache=options.out / "kept",
-            watch=lambda number, slots, found, labels=labels: print(
+            on_progress=lambda number, slots, found, labels=labels: print(
                 f"\r{labels[number]}: {slots} of 320 slots, {found['accuracy']:.2%}",
                 end="",
                 flush=True,

@@ -229,7 +229,7 @@ def test_an_unknown_label_is_refused_where_the_classes_are_declared(
             "--data rows.csv --client-column who --label-column z",
             "z: is not a column",
         ),
-        ("--data rows.csv --client-column who --label-column who", "--label-column who: cannot b"),
+        ("--data rows.csv --client-column who --label-column who", "--label-column who: must d"),
         ("--data rows.csv --client-column who", "--label-column is missing"),
         ("--data rows.csv --label-column y", "--client-column is missing"),
         ("--client-column who", "--client-column who: needs --data FILE"),
@@ -289,12 +289,15 @@ def test_a_mistake_is_one_line_that_names_the_option(
             ),
             "reports categories, not model updates: use gaussian, laplace or privunit",
         ),
-        (with_optimizer('kind = "optax:nothing", rate = 1.0'), "optax has no such function"),
+        (
+            with_optimizer('kind = "optax:nothing", rate = 1.0'),
+            "optax has no function of this name",
+        ),
         (with_optimizer('kind = "optax:clip", rate = 1.0'), "cannot be used as an optimizer"),
         (VARIANTS["mlp"].replace('"mlp"', '"cnn"'), '[task] model = "cnn": needs pictures'),
         (VARIANTS["mlp"].replace('"mlp"', '"no.such:thing"'), "cannot be imported"),
         (tiny.text().replace("rows.csv", "gone.csv"), "gone.csv: does not exist"),
-        (with_population(tiny.text(), 100, 200), "the data has 60 clients: change it, or use --re"),
+        (with_population(tiny.text(), 100, 200), "the data has 60 clients: change this, or use --"),
     ],
     ids=["task", "categories", "optax", "clip", "cnn", "module", "file", "population"],
 )
@@ -378,7 +381,7 @@ def test_out_holds_a_page_the_result_and_models_and_resume_does_nothing_twice(
         assert sum(model[name].size for name in model) == first["model"]["dimension"] == 3
     monkeypatch.setattr(workers.Job, "training", lambda *_: pytest.fail("it was done before"))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("checkins.simulation.result.against_theory", lambda *_: (None, None))
+        patch.setattr("checkins.simulation.result.compare_with_theory", lambda *_: (None, None))
         again = checkins(f"{words} --resume --json")
     assert only_object(again.out)["seeds"] == first["seeds"]
 

@@ -13,7 +13,7 @@ from checkins.accounting import Adjacency, Certificate, Protocol
 from checkins.accounting.certificate import Alternative
 from checkins.campaign import Campaign, parse_campaign
 from checkins.simulation.baselines import Baseline, CalibratedBaseline
-from checkins.simulation.engine.evaluation import Point
+from checkins.simulation.engine.evaluation import CurvePoint
 from checkins.simulation.engine.mechanism import Mechanism
 from checkins.simulation.engine.outcome import Curve, Outcome
 from checkins.simulation.engine.training import Scenario
@@ -102,7 +102,7 @@ def sweep(
 def changed(curve: Curve, change: Any, *, metric: str = "auc") -> Curve:
     """A learning curve with other values of one metric."""
     return tuple(
-        Point(one.slots, {**one.metrics, metric: change(one.metrics[metric])}) for one in curve
+        CurvePoint(one.slots, {**one.metrics, metric: change(one.metrics[metric])}) for one in curve
     )
 
 
@@ -201,7 +201,9 @@ def outcome(
     own = level + random.normal(0.0, jitter)
     auc = 0.5 + (own - 0.5) * rise + random.normal(0.0, jitter, at.size) * (1.0 - 0.6 * rise)
     curve = tuple(
-        Point(int(place), {"loss": 1.168 - 0.95 * one, "accuracy": 0.15 + 0.9 * one, "auc": one})
+        CurvePoint(
+            int(place), {"loss": 1.168 - 0.95 * one, "accuracy": 0.15 + 0.9 * one, "auc": one}
+        )
         for place, one in zip(at, auc.tolist(), strict=True)
     )
     counts = random.multinomial(CLIENTS, [1.0 / slots] * slots)

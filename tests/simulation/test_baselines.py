@@ -23,7 +23,7 @@ from checkins.accounting.comparisons import shuffled
 from checkins.campaign import Campaign, PartialRun, certify_runs
 from checkins.randomizers import Gaussian, Laplace, PrivUnit
 from checkins.simulation.baselines import (
-    DESCRIPTIONS,
+    BASELINE_DESCRIPTIONS,
     Baseline,
     CalibratedBaseline,
     calibrate_baseline,
@@ -57,7 +57,7 @@ def mechanism_of(found: CalibratedBaseline) -> Mechanism:
 
 
 def test_every_baseline_is_explained_in_one_sentence() -> None:
-    assert set(DESCRIPTIONS) == set(Baseline)
+    assert set(BASELINE_DESCRIPTIONS) == set(Baseline)
 
 
 def test_non_private_learning_has_no_epsilon_and_no_mechanism() -> None:

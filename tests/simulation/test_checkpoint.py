@@ -12,12 +12,12 @@ import pytest
 
 from checkins.campaign import Optimizer
 from checkins.errors import InvalidValue
-from checkins.simulation.engine.evaluation import Point
+from checkins.simulation.engine.evaluation import CurvePoint
 from checkins.simulation.engine.loop import server_of
 from checkins.simulation.engine.outcome import Checkpoint
 from checkins.simulation.engine.training import Position
 
-CURVE = (Point(0, {"loss": 0.1}), Point(3, {"loss": 1e-300, "auc": 2 / 3}))
+CURVE = (CurvePoint(0, {"loss": 0.1}), CurvePoint(3, {"loss": 1e-300, "auc": 2 / 3}))
 
 
 def position(kind: str = "optax:adam", *, fill: float = np.pi) -> Position:

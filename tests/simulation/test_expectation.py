@@ -13,7 +13,7 @@ from scipy.stats import norm
 
 from checkins.accounting.paper.occupancy import dummies_fixed, dummies_sliding
 from checkins.simulation import expectation
-from checkins.simulation.expectation import BARS, dummies, occupancy, reports
+from checkins.simulation.expectation import MAX_BARS, expected_dummies, expected_reports, occupancy
 from checkins.simulation.population import Always, Arrivals, Diurnal, Sampling, SimulatedPopulation
 from tests.simulation.campaigns import pure_design as design
 
@@ -30,7 +30,9 @@ def test_dummies_of_one_report_a_slot_are_the_papers(
 ) -> None:
     """Proposition 3.4: m (1 − p0/m)^n."""
     expected = dummies_fixed(clients=clients, slots=slots, participation=participation)
-    found = dummies(SimulatedPopulation(design(slots, participation=participation), clients, 1))
+    found = expected_dummies(
+        SimulatedPopulation(design(slots, participation=participation), clients, 1)
+    )
     assert found == pytest.approx(expected, rel=1e-9, abs=1e-9 * slots)
 
 
@@ -39,7 +41,7 @@ def test_dummies_of_a_sliding_window_are_the_papers(clients: int, data: st.DataO
     """Proposition 4.4: one client wakes in each of n slots, and (n − m + 1)(1 − 1/m)^m."""
     window = data.draw(st.integers(1, clients))
     expected = dummies_sliding(clients=clients, window=window)
-    found = dummies(SimulatedPopulation(design(clients, window=window), clients, 1))
+    found = expected_dummies(SimulatedPopulation(design(clients, window=window), clients, 1))
     assert found == pytest.approx(expected, rel=1e-9, abs=1e-9 * clients)
 
 
@@ -66,15 +68,15 @@ CROWDS: dict[str, SimulatedPopulation] = {
 def test_means_and_shares_are_those_of_many_runs(name: str) -> None:
     """Reports within the error of 1,000 runs, and shares of slots; 1e-9 each."""
     population = CROWDS[name]
-    runs = [population.run(number) for number in range(1, RUNS + 1)]
+    runs = [population.draw_run(number) for number in range(1, RUNS + 1)]
     totals = np.array([run.reports.sum() for run in runs])
     far = float(norm.isf(0.5e-9)) * 1.1
     error = far * totals.std() / np.sqrt(RUNS) + 1e-9
-    assert abs(totals.mean() - reports(population)) < error
+    assert abs(totals.mean() - expected_reports(population)) < error
     released = population.design.slots - (population.design.window or 1) + 1
     if population.design.capacity is not None:
-        assert dummies(population) == pytest.approx(
-            population.design.capacity * released - reports(population), rel=1e-12
+        assert expected_dummies(population) == pytest.approx(
+            population.design.capacity * released - expected_reports(population), rel=1e-12
         )
     counted = np.concatenate([run.check_ins for run in runs])
     found = occupancy(population, counted)
@@ -113,14 +115,14 @@ def test_shares_add_up_to_one_and_dummies_to_a_number(
         capacity=capacity,
     )
     population = SimulatedPopulation(given_design, clients, 1, available, dropout)
-    found = occupancy(population, population.run().check_ins)
-    assert len(found.edges) == len(found.measured) == len(found.expected) <= BARS
+    found = occupancy(population, population.draw_run().check_ins)
+    assert len(found.edges) == len(found.measured) == len(found.expected) <= MAX_BARS
     assert (np.diff(found.edges) == found.width).all()
     assert sum(found.measured) == pytest.approx(1.0, abs=1e-9)
     assert sum(found.expected) == pytest.approx(1.0, abs=1e-5)
-    assert 0.0 <= reports(population) <= clients * participation * (1 + 1e-9)
+    assert 0.0 <= expected_reports(population) <= clients * participation * (1 + 1e-9)
     if capacity is not None:
-        assert -1e-6 <= dummies(population) <= capacity * slots
+        assert -1e-6 <= expected_dummies(population) <= capacity * slots
 
 
 def test_many_different_distributions_are_weighted_by_their_slots(
@@ -128,15 +130,15 @@ def test_many_different_distributions_are_weighted_by_their_slots(
 ) -> None:
     """300 laws of a warm-up and one of 2,700 slots: a few that stand for all of them do so."""
     population = SimulatedPopulation(design(3000, window=300), 30_000, 1)
-    measured = population.run().check_ins
-    exact, mean = occupancy(population, measured), reports(population)
-    monkeypatch.setattr(expectation, "MOST_BINOMIALS", 50)
+    measured = population.draw_run().check_ins
+    exact, mean = occupancy(population, measured), expected_reports(population)
+    monkeypatch.setattr(expectation, "MAX_BINOMIALS", 50)
     some = occupancy(population, measured)
     assert np.allclose(exact.expected, some.expected, atol=0.005)
-    assert reports(population) == mean
+    assert expected_reports(population) == mean
 
 
 def test_a_period_repeats_the_same_distributions() -> None:
     population = SimulatedPopulation(design(10_000), 1000, 1, Diurnal(24, 0.1))
-    assert expectation._binomials(population).slots.size <= 24
-    assert reports(replace(population, dropout=1.0)) == 0.0
+    assert expectation._check_in_binomials(population).slots.size <= 24
+    assert expected_reports(replace(population, dropout=1.0)) == 0.0

@@ -20,18 +20,18 @@ from checkins.protocol.report import Report
 from checkins.protocol.server import rehearsing_server_of
 from checkins.randomizers import Laplace, clip_l1, clip_l2
 from checkins.simulation.engine.loop import (
-    IGNORED,
-    SKIPPED,
+    IGNORED_ROW,
+    SKIPPED_SLOT,
     Server,
     SlotChunk,
     StepDirection,
-    compiled,
+    compile_chunk,
     noisy_sum,
     server_of,
 )
 from checkins.simulation.engine.mechanism import Mechanism
 from checkins.simulation.engine.training import Scenario, Training
-from checkins.simulation.engine.updates import Clip, LocalWork, linear
+from checkins.simulation.engine.updates import Clip, LocalWork, summed_linear_updates
 from checkins.simulation.population import SlotCounts, digit_sizes, feistel
 from checkins.tasks.linear_models import Logistic
 from checkins.tasks.loaded_task import LoadedTask
@@ -160,7 +160,11 @@ def noises(
     """Noise in units of one report's deviation or scale: (reports of the slot, dimension)."""
     generator = np.random.default_rng([3, run])
     at_server = mechanism.noise_at is NoiseAt.SERVER
-    each = np.ones_like(slot_counts.reports) if at_server else mechanism.noises(slot_counts.reports)
+    each = (
+        np.ones_like(slot_counts.reports)
+        if at_server
+        else mechanism.noise_terms(slot_counts.reports)
+    )
     return [generator.normal(size=(int(count), dimension)) for count in each]
 
 
@@ -184,7 +188,7 @@ def both(asked: Campaign, taught: LoadedTask, seed: int = 1) -> tuple[np.ndarray
     model, velocity = taught.model.start(seed), None
     fed, plays = {}, []
     for run in range(1, asked.repeats + 1):
-        slot_counts = training.population.run(run)
+        slot_counts = training.population.draw_run(run)
         drawn = noises(mechanism, slot_counts, dimension, run)
         power = (
             0.0 if isinstance(randomizer, Laplace) else 0.5
@@ -196,7 +200,7 @@ def both(asked: Campaign, taught: LoadedTask, seed: int = 1) -> tuple[np.ndarray
         plays.append(play)
     training.noises.update(fed)  # type: ignore[attr-defined]
     with jax.enable_x64(True):
-        for progress in training.steps():
+        for progress in training.run_chunks():
             last = training.model(progress.position)
     chosen = [row for _, rows in sorted(training.used.items()) for row in rows]
     slots = asked.design.slots
@@ -265,7 +269,7 @@ def test_the_cases_hold_dummies_empty_slots_and_full_ones() -> None:
             Server(StepDirection(lambda _: (), lambda *_: _), 1.0),
             Scenario(40),
             1,
-        ).population.run(1)
+        ).population.draw_run(1)
         if asked.design.protocol is Protocol.AVERAGED:
             assert (slot_counts.reports == 0).any(), name
         elif mechanism.noise_at is NoiseAt.CLIENT:
@@ -280,7 +284,7 @@ SGD = StepDirection(lambda model: (), lambda slope, state, model: (-slope, state
 def ran(counts: list[float], *, minibatch: int = 1) -> Any:
     """The state after slots with these counts, two clients and no noise in each."""
     model, data = loaded().model, dataset()
-    updates = linear(model, data, clip=Clip(1.0))  # type: ignore[arg-type]
+    updates = summed_linear_updates(model, data, clip=Clip(1.0))  # type: ignore[arg-type]
     server = Server(SGD, 0.5, minibatch=minibatch)
     inputs = SlotChunk(
         jnp.tile(jnp.array([[0, 1]]), (len(counts), 1)),
@@ -289,18 +293,18 @@ def ran(counts: list[float], *, minibatch: int = 1) -> Any:
         jnp.array(counts),
     )
     start = server.start(updates.pack(jnp.zeros(model.dimension)))
-    return compiled(noisy_sum(updates), server)(start, inputs, updates.table)[0]
+    return compile_chunk(noisy_sum(updates), server)(start, inputs, updates.table)[0]
 
 
 def test_a_slot_that_is_skipped_counts_and_moves_nothing() -> None:
-    both, one = ran([2.0, SKIPPED]), ran([2.0])
+    both, one = ran([2.0, SKIPPED_SLOT]), ran([2.0])
     assert np.array_equal(both.model, one.model)
     assert (int(both.slots), int(one.slots)) == (2, 1)
 
 
 @pytest.mark.parametrize("minibatch", [1, 2])
 def test_a_padding_row_changes_nothing_and_is_never_heard_of(minibatch: int) -> None:
-    filled = ran([2.0, 2.0, IGNORED, IGNORED], minibatch=minibatch)
+    filled = ran([2.0, 2.0, IGNORED_ROW, IGNORED_ROW], minibatch=minibatch)
     bare = ran([2.0, 2.0], minibatch=minibatch)
     assert all(map(np.array_equal, jax.tree.leaves(filled), jax.tree.leaves(bare)))
 
@@ -308,7 +312,7 @@ def test_a_padding_row_changes_nothing_and_is_never_heard_of(minibatch: int) -> 
 def test_a_minibatch_that_is_not_full_moves_nothing_and_the_next_run_forgets_it() -> None:
     state = ran([2.0], minibatch=2)
     assert not np.asarray(state.model).any()
-    assert np.asarray(state.gradient).any()
+    assert np.asarray(state.accumulator).any()
     after = Server(SGD, 0.5, minibatch=2).next_run(state)
-    assert not np.asarray(after.gradient).any()
+    assert not np.asarray(after.accumulator).any()
     assert int(after.slots) == 0

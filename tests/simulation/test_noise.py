@@ -141,7 +141,7 @@ def test_the_noise_of_a_slot_does_not_depend_on_the_requested_rows(
     law: NoiseKind, dtype: Any, data: st.DataObject
 ) -> None:
     """Rows that begin and end inside a block, at its edges, and over several blocks."""
-    dimension = noise.BLOCK // 8 - 1  # blocks of eight slots
+    dimension = noise.BLOCK_VALUES // 8 - 1  # blocks of eight slots
     slots = data.draw(st.integers(1, 20))
     reports = np.arange(slots) % 3
     first = data.draw(st.integers(0, slots - 1))
@@ -152,7 +152,7 @@ def test_the_noise_of_a_slot_does_not_depend_on_the_requested_rows(
 
 
 def test_no_two_slots_or_runs_share_their_noise() -> None:
-    dimension = noise.BLOCK // 2  # two slots in a block
+    dimension = noise.BLOCK_VALUES // 2  # two slots in a block
     found = rows(NoiseKind.GAUSSIAN, np.ones(7, int), dimension)
     other = rows(NoiseKind.GAUSSIAN, np.ones(7, int), dimension, seeds=(1, 3))
     assert len({row.tobytes() for row in (*found, *other)}) == 14
@@ -171,11 +171,11 @@ def test_no_reports_have_no_laplace_noise() -> None:
 
 def test_a_ring_gives_an_array_back_only_after_the_others() -> None:
     ring = BufferRing()
-    taken = [ring.take((3, 5), np.uint32) for _ in range(BufferRing.SIZE)]
+    taken = [ring.next_array((3, 5), np.uint32) for _ in range(BufferRing.SIZE)]
     assert all(array.ctypes.data % 64 == 0 for array in taken)
     assert len({array.ctypes.data for array in taken}) == BufferRing.SIZE
-    assert ring.take((3, 5), np.uint32).ctypes.data == taken[0].ctypes.data
-    assert ring.take((30, 5), np.uint32).shape == (30, 5)
+    assert ring.next_array((3, 5), np.uint32).ctypes.data == taken[0].ctypes.data
+    assert ring.next_array((30, 5), np.uint32).shape == (30, 5)
 
 
 def test_prefetched_work_is_in_order_and_raises_its_errors() -> None:
@@ -191,12 +191,12 @@ def test_only_a_few_tasks_are_prefetched() -> None:
     begun: list[int] = []
     work: Iterator[Any] = prefetched(iter(range(100)), begun.append)
     next(work)
-    while len(begun) <= noise.THREADS:
+    while len(begun) <= noise.NOISE_THREADS:
         time.sleep(0.001)
     time.sleep(0.05)  # time for one too many
-    assert sorted(begun) == list(range(noise.THREADS + 1))
+    assert sorted(begun) == list(range(noise.NOISE_THREADS + 1))
     work.close()  # type: ignore[attr-defined]
-    assert len(begun) <= noise.THREADS + 2 < BufferRing.SIZE
+    assert len(begun) <= noise.NOISE_THREADS + 2 < BufferRing.SIZE
 
 
 def test_a_ring_holds_the_noise_of_every_chunk_until_it_is_used() -> None:

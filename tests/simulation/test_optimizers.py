@@ -100,7 +100,7 @@ def test_a_skipped_slot_does_not_reach_the_optimizer() -> None:
 @pytest.mark.parametrize(
     ("kind", "arguments", "why"),
     [
-        ("optax:adamm", {}, "optax has no such function"),
+        ("optax:adamm", {}, "optax has no function of this name"),
         ("optax:adam", {"beta": 0.5}, "beta"),
         ("optax:clip", {"max_delta": 1.0}, "cannot be used"),
         ("optax:apply_updates", {}, "cannot be used"),

@@ -77,7 +77,7 @@ def test_stopped_after_every_chunk_and_resumed_it_ends_bit_identical(
     parts = []
     while not parts or not parts[-1].complete:
         again = training(folder, campaign, evaluations=evaluations)
-        parts.append(train(again, watch=lambda *_: False, checkpoint=checkpoint))
+        parts.append(train(again, on_progress=lambda *_: False, checkpoint=checkpoint))
     assert len(parts) > campaign.repeats
     assert all(before.slots < after.slots for before, after in pairwise(parts))
     assert everything(parts[-1]) == everything(whole)
@@ -85,7 +85,7 @@ def test_stopped_after_every_chunk_and_resumed_it_ends_bit_identical(
 
 def test_a_stopped_campaign_counts_what_was_done(folder: Path) -> None:
     campaign = tiny.campaign()
-    part = train(training(folder, campaign), watch=lambda *_: False)
+    part = train(training(folder, campaign), on_progress=lambda *_: False)
     whole = train(training(folder, campaign))
     assert (part.complete, part.slots) == (False, 2)
     assert part.client_updates + part.dummies == part.slots * 12
@@ -97,12 +97,12 @@ def test_a_stopped_campaign_counts_what_was_done(folder: Path) -> None:
     assert all(np.isfinite(one.updates_per_second) for one in (part, whole))
 
 
-def test_watch_is_called_for_every_chunk_and_changes_nothing(folder: Path) -> None:
+def test_on_progress_is_called_for_every_chunk_and_changes_nothing(folder: Path) -> None:
     campaign = tiny.campaign()
     seen = []
     watched = train(
         training(folder, campaign),
-        watch=lambda progress, metrics: bool(seen.append((progress.slots, metrics)) or True),
+        on_progress=lambda progress, metrics: bool(seen.append((progress.slots, metrics)) or True),
     )
     assert everything(watched) == everything(train(training(folder, campaign)))
     assert [slots for slots, _ in seen] == [2, 4, 6]
@@ -127,7 +127,7 @@ def test_the_seed_decides_and_evaluations_do_not_move_the_counts(folder: Path) -
 def test_checkpoints_are_written_at_intervals(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(outcomes, "SAVE_EVERY_S", 0.0)
+    monkeypatch.setattr(outcomes, "CHECKPOINT_INTERVAL_S", 0.0)
     campaign = tiny.campaign()
     checkpoint = Checkpoint(tmp_path / "kept" / "a.checkpoint.npz")
     killed = training(folder, campaign)
@@ -138,7 +138,7 @@ def test_checkpoints_are_written_at_intervals(
         return True
 
     with pytest.raises(SystemExit):
-        train(killed, watch=killed_at, checkpoint=checkpoint)
+        train(killed, on_progress=killed_at, checkpoint=checkpoint)
     resumed = train(training(folder, campaign), checkpoint=checkpoint)
     assert everything(resumed) == everything(train(training(folder, campaign)))
 
@@ -148,7 +148,7 @@ def test_a_finished_job_is_cached_and_not_run_again(folder: Path, tmp_path: Path
     cache = tmp_path / "kept"
     done = job.run(cache=cache)
     told: list[object] = []
-    again = job.run(cache=cache, watch=lambda *seen: bool(told.append(seen)))
+    again = job.run(cache=cache, on_progress=lambda *seen: bool(told.append(seen)))
     assert everything(again) == everything(done)
     assert again.seconds == done.seconds
     assert told == [(job.slots, done.metrics)]

@@ -11,8 +11,14 @@ from hypothesis import strategies as st
 from scipy.stats import chi2
 
 from checkins.errors import InvalidValue
-from checkins.simulation.engine.loop import slot_clients
-from checkins.simulation.population import MOST_CLIENTS, Permutation, digit_sizes, feistel, keys_of
+from checkins.simulation.engine.loop import compile_slot_clients
+from checkins.simulation.population import (
+    MOST_CLIENTS,
+    Permutation,
+    digit_sizes,
+    feistel,
+    round_keys,
+)
 
 seeds = st.integers(0, 2**32)
 
@@ -45,7 +51,7 @@ def test_a_pass_of_the_permutation_is_invertible(size: int, seed: int) -> None:
     assert size <= high * low < 2**32
     top = high * low - 1
     some = np.unique(np.linspace(0, top, 400).astype(np.uint32))
-    passed = feistel(some, keys_of(np.random.SeedSequence(seed), ()), high, low)
+    passed = feistel(some, round_keys(np.random.SeedSequence(seed), ()), high, low)
     assert len(np.unique(passed)) == len(some)
     assert passed.max() <= top
 
@@ -55,8 +61,10 @@ def test_numpy_and_jax_compute_the_same_permutation(size: int) -> None:
     width, rows = 5, min(size, 2**31 - 1)
     reports = np.minimum([5, 3, 0, 1], size)
     first = np.array([0, max(0, size // 2 - 3), 0, size - 1])
-    keys = keys_of(np.random.SeedSequence(9), (1,))
-    found = np.asarray(slot_clients(size, rows, width)(keys[:, :, np.newaxis], first, reports))
+    keys = round_keys(np.random.SeedSequence(9), (1,))
+    found = np.asarray(
+        compile_slot_clients(size, rows, width)(keys[:, :, np.newaxis], first, reports)
+    )
     order = Permutation(size, seed=9)
     for row, (start, used) in enumerate(zip(first, reports, strict=True)):
         assert found[row, :used].tolist() == (order(start + np.arange(used)) % rows).tolist()
@@ -64,9 +72,11 @@ def test_numpy_and_jax_compute_the_same_permutation(size: int) -> None:
 
 
 def test_every_slot_of_a_poisson_run_has_an_order_of_its_own() -> None:
-    keys = keys_of(np.random.SeedSequence(3), (4,))
+    keys = round_keys(np.random.SeedSequence(3), (4,))
     found = np.asarray(
-        slot_clients(100, 100, 100)(keys[:, :, np.newaxis], np.zeros(4, int), np.full(4, 100))
+        compile_slot_clients(100, 100, 100)(
+            keys[:, :, np.newaxis], np.zeros(4, int), np.full(4, 100)
+        )
     )
     assert all(np.array_equal(np.sort(row), np.arange(100)) for row in found)
     assert len({row.tobytes() for row in found}) == 4
@@ -75,7 +85,7 @@ def test_every_slot_of_a_poisson_run_has_an_order_of_its_own() -> None:
 def orders(size: int, draws: int, *, places: int, seed: int) -> np.ndarray:
     """Who stands at the first places in many orders at once."""
     high, low = digit_sizes(size)
-    keys = keys_of(np.random.SeedSequence(seed), (draws, 1))
+    keys = round_keys(np.random.SeedSequence(seed), (draws, 1))
     found = np.array(
         feistel(np.tile(np.arange(places, dtype=np.uint32), (draws, 1)), keys, high, low)
     )

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from checkins.campaign import Optimizer, Task
-from checkins.simulation.baselines import BATCH, EPOCHS, FEWEST_STEPS, train_pooled
+from checkins.simulation.baselines import BATCH, EPOCHS, FEWEST_STEPS_PER_EPOCH, train_pooled
 from checkins.simulation.workers import load_task
 from tests.simulation import tiny
 
@@ -21,7 +21,9 @@ def test_on_the_patients_it_reaches_the_auc_of_logistic_regression() -> None:
     found = train_pooled(loaded, seed=1)
     assert abs(found.metrics["auc"] - BEST_KNOWN_AUC) <= 0.01
     assert found.complete
-    assert found.client_updates == EPOCHS * FEWEST_STEPS * BATCH  # more than one pass of the few
+    assert (
+        found.client_updates == EPOCHS * FEWEST_STEPS_PER_EPOCH * BATCH
+    )  # more than one pass of the few
     assert (found.check_ins, found.dummies, found.contributors) == (0, 0, ())
 
 
@@ -33,7 +35,9 @@ def test_the_same_seed_gives_the_same_model_and_it_can_be_stopped(tmp_path: Path
     first, again, other = (train_pooled(loaded, seed=seed) for seed in (1, 1, 2))
     assert first.model.tobytes() == again.model.tobytes() != other.model.tobytes()
     passes: list[int] = []
-    part = train_pooled(loaded, seed=1, watch=lambda done, _: bool(passes.append(done)) or done < 3)
+    part = train_pooled(
+        loaded, seed=1, on_progress=lambda done, _: bool(passes.append(done)) or done < 3
+    )
     assert passes == [1, 2, 3]
     assert not part.complete
     assert part.client_updates * EPOCHS == first.client_updates * 3

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from scipy.stats import binom, chi2, norm
 
 from checkins.errors import InvalidValue
-from checkins.simulation.engine.loop import slot_clients
+from checkins.simulation.engine.loop import compile_slot_clients
 from checkins.simulation.population import (
     Always,
     Arrivals,
@@ -34,7 +34,7 @@ DEVIATIONS = float(norm.isf(0.5e-9 / (4 * SLOTS)))
 def counted(population: SimulatedPopulation, runs: int = RUNS) -> np.ndarray:
     """Check-ins of many runs: (runs, slots)."""
     generator = np.random.default_rng(population.seed)
-    return np.stack([population.check_ins(generator) for _ in range(runs)])
+    return np.stack([population.draw_check_ins(generator) for _ in range(runs)])
 
 
 def follows(seen: np.ndarray, trials: int, chance: float) -> bool:
@@ -109,7 +109,7 @@ def test_a_shuffler_sends_everyone_once_and_evenly(clients: int, slots: int) -> 
     population = SimulatedPopulation(
         design(slots, capacity=None), clients, 5, sampling=Sampling.SHUFFLED
     )
-    reports = population.run().reports
+    reports = population.draw_run().reports
     assert reports.sum() == clients
     assert reports.max() - reports.min() <= 1
 
@@ -157,15 +157,15 @@ def test_an_hour_returns_exactly_after_a_period() -> None:
 
 def test_those_who_arrive_after_the_last_slot_never_come() -> None:
     population = SimulatedPopulation(design(10, window=2), 1000, 1, Arrivals(1000))
-    assert population.check_ins(np.random.default_rng(1)).sum() <= 10
+    assert population.draw_check_ins(np.random.default_rng(1)).sum() <= 10
 
 
 def test_a_chosen_client_drops_out_with_the_stated_probability() -> None:
     """100 runs of 40 full slots of 5: reports are Binomial(200, 0.7) each run; 1e-9."""
     population = SimulatedPopulation(design(capacity=5), 40_000, 1, dropout=0.3)
-    runs = [population.run(number) for number in range(1, 401)]
+    runs = [population.draw_run(number) for number in range(1, 401)]
     assert follows(np.array([run.reports.sum() for run in runs]), 200, 0.7)
-    none = SimulatedPopulation(design(capacity=5), 40_000, 1, dropout=1.0).run()
+    none = SimulatedPopulation(design(capacity=5), 40_000, 1, dropout=1.0).draw_run()
     assert (none.reports.sum(), none.check_ins.sum()) == (0, 40_000)
 
 
@@ -180,7 +180,7 @@ def test_a_slot_uses_no_more_than_its_capacity_and_none_while_the_server_warms_u
 ) -> None:
     run = SimulatedPopulation(
         design(window=window, capacity=capacity), CLIENTS, seed, dropout=dropout
-    ).run()
+    ).draw_run()
     assert (run.reports <= np.minimum(run.check_ins, capacity)).all()
     if window is not None:
         assert not run.reports[: window - 1].any()
@@ -189,20 +189,22 @@ def test_a_slot_uses_no_more_than_its_capacity_and_none_while_the_server_warms_u
         assert np.array_equal(run.reports[late], np.minimum(run.check_ins, capacity)[late])
 
 
-seated_in = cache(slot_clients)
+seated_in = cache(compile_slot_clients)
 
 
 def used(run: SlotCounts, clients: int, *, width: int) -> np.ndarray:
     """Who is used in each slot; −1 for nobody."""
     assert run.reports.max() <= width
-    found = seated_in(clients, clients, width)(run.keys[:, :, np.newaxis], run.first, run.reports)
+    found = seated_in(clients, clients, width)(
+        run.keys[:, :, np.newaxis], run.first_position, run.reports
+    )
     return np.asarray(found)
 
 
 @pytest.mark.parametrize("window", [None, 6])
 def test_every_client_is_used_once_in_a_run(window: int | None) -> None:
     for number in range(1, 6):
-        run = SimulatedPopulation(design(window=window, capacity=None), CLIENTS, 7).run(number)
+        run = SimulatedPopulation(design(window=window, capacity=None), CLIENTS, 7).draw_run(number)
         people = used(run, CLIENTS, width=40)
         seated = people[people >= 0]
         assert ((people >= 0).sum(axis=1) == run.reports).all()
@@ -215,7 +217,7 @@ def test_everyone_is_used_in_a_slot_equally_often() -> None:
     """30 clients in 10 slots, capacity 1, 2,000 runs; slot 4's client is uniform: 1e-9."""
     population = SimulatedPopulation(design(10), 30, 11)
     people = np.concatenate(
-        [used(population.run(number), 30, width=1)[3] for number in range(1, 2001)]
+        [used(population.draw_run(number), 30, width=1)[3] for number in range(1, 2001)]
     )
     seen = np.bincount(people[people >= 0], minlength=30)
     expected = seen.sum() / 30
@@ -225,13 +227,13 @@ def test_everyone_is_used_in_a_slot_equally_often() -> None:
 
 def test_runs_are_independent_and_a_seed_repeats_them() -> None:
     population = SimulatedPopulation(design(), CLIENTS, 1, dropout=0.1)
-    first, again, second = population.run(1), population.run(1), population.run(2)
+    first, again, second = population.draw_run(1), population.draw_run(1), population.draw_run(2)
     assert np.array_equal(first.check_ins, again.check_ins)
     assert np.array_equal(first.reports, again.reports)
     assert np.array_equal(first.keys, again.keys)
     assert not np.array_equal(first.check_ins, second.check_ins)
     assert not np.array_equal(first.keys, second.keys)
-    other = replace(population, seed=2).run(1)
+    other = replace(population, seed=2).draw_run(1)
     assert not np.array_equal(first.check_ins, other.check_ins)
 
 
@@ -242,7 +244,7 @@ def test_everyone_who_takes_part_is_in_one_slot_at_most(
     for seed in range(20):
         came = SimulatedPopulation(
             design(participation=participation, window=window), CLIENTS, seed
-        ).run()
+        ).draw_run()
         total = came.check_ins.sum()
         assert total <= CLIENTS * participation
         assert window is not None or total == CLIENTS * participation
@@ -251,9 +253,11 @@ def test_everyone_who_takes_part_is_in_one_slot_at_most(
 @pytest.mark.slow
 def test_a_hundred_million_clients_take_no_more_memory_than_their_slots() -> None:
     tracemalloc.start()
-    run = SimulatedPopulation(design(100_000), 10**8, 1).run()
+    run = SimulatedPopulation(design(100_000), 10**8, 1).draw_run()
     people = np.asarray(
-        slot_clients(10**8, 10**8, 1)(run.keys[:, :, np.newaxis], run.first, run.reports)
+        compile_slot_clients(10**8, 10**8, 1)(
+            run.keys[:, :, np.newaxis], run.first_position, run.reports
+        )
     )
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
@@ -269,7 +273,7 @@ def test_a_hundred_million_clients_with_a_sliding_window_take_no_more_memory(
     window: int, available: Any
 ) -> None:
     tracemalloc.start()
-    run = SimulatedPopulation(design(20_000, window=window), 2 * 10**7, 1, available).run()
+    run = SimulatedPopulation(design(20_000, window=window), 2 * 10**7, 1, available).draw_run()
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert run.check_ins.sum() > 10**7
@@ -277,7 +281,7 @@ def test_a_hundred_million_clients_with_a_sliding_window_take_no_more_memory(
 
 
 def test_offline_clients_do_not_check_in() -> None:
-    night = SimulatedPopulation(design(96), 96_000, 1, Diurnal(96, 0.0)).run().check_ins
+    night = SimulatedPopulation(design(96), 96_000, 1, Diurnal(96, 0.0)).draw_run().check_ins
     assert night[48] == 0
     assert night[0] > 800
 

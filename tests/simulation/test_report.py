@@ -17,14 +17,14 @@ from hypothesis import strategies as st
 
 from checkins.accounting import Adjacency
 from checkins.accounting.adversaries import AgainstServer
-from checkins.simulation.engine.evaluation import Point
+from checkins.simulation.engine.evaluation import CurvePoint
 from checkins.simulation.engine.outcome import Outcome
 from checkins.simulation.engine.training import Scenario
 from checkins.simulation.population import Diurnal
 from checkins.simulation.report import html as report_html
 from checkins.simulation.report import report_page, words, write_report
-from checkins.simulation.report.axes import apart
-from checkins.simulation.report.plots import band
+from checkins.simulation.report.axes import without_overlap
+from checkins.simulation.report.plots import curve_band
 from checkins.simulation.result import SimulationResult, SweepResult
 from tests.simulation import results
 from tests.support.browser import Visit, find_chromium, open_file
@@ -113,7 +113,7 @@ def test_metrics_of_the_clients_own_rows_are_called_so(light: None) -> None:
 
 def test_the_notes_of_a_result_are_on_the_page(light: None) -> None:
     result = replace(results.patients(), notes=("columns were left out: a, b",))
-    assert "Mind: columns were left out: a, b." in report_page(result).split("<h2>")[0]
+    assert "Note: columns were left out: a, b." in report_page(result).split("<h2>")[0]
 
 
 def test_other_neighbours_of_a_method_are_named(light: None) -> None:
@@ -124,7 +124,7 @@ def test_other_neighbours_of_a_method_are_named(light: None) -> None:
 def test_a_baseline_measured_once_is_a_level(light: None) -> None:
     result = results.patients()
     first, *others = result.baselines
-    ends = (replace(one, curve=(Point(1180, one.metrics),)) for one in first.seeds)
+    ends = (replace(one, curve=(CurvePoint(1180, one.metrics),)) for one in first.seeds)
     result = replace(result, baselines=(replace(first, seeds=tuple(ends)), *others))
     first = plots_of(report_page(result))["learning-auc"]["data"][0]
     assert (first["x"], first["line"]["dash"]) == ([0, 200], "dot")
@@ -230,8 +230,8 @@ def test_numbers_that_are_not_finite_are_left_out(light: None) -> None:
             occupancy=replace(result.occupancy, expected=expected),
         )
     )
-    assert "No ε could be bounded" in page
-    assert "The ε after each slot could not be bounded." in page
+    assert "No bound on ε is known" in page
+    assert "No bound on the ε after each slot is known." in page
     assert plots_of(page)["occupancy"]["data"][1]["y"][0] is None
 
 
@@ -297,7 +297,7 @@ def test_a_campaign_over_its_budget_says_so_at_the_top(light: None) -> None:
 def test_an_epsilon_without_a_bound_is_over_any_budget(light: None) -> None:
     result = results.over_budget()
     result = replace(result, certificate=replace(result.certificate, epsilon=math.inf))
-    assert "Over its budget: no ε could be bounded, and the budget is 0.2." in report_page(result)
+    assert "Over its budget: no bound on ε is known, and the budget is 0.2." in report_page(result)
 
 
 def test_a_campaign_that_spends_all_of_its_budget_is_not_over_it(light: None) -> None:
@@ -440,7 +440,7 @@ def read(shown: str) -> float:
 
 @given(st.floats(1e-300, 1e300))
 def test_bounds_are_rounded_to_the_side_that_claims_less(value: float) -> None:
-    upper, lower = words.up(value), words.down(value)
+    upper, lower = words.rounded_up(value), words.rounded_down(value)
     assert read(lower) <= value <= read(upper)
     assert read(upper) <= value * 1.0011
 
@@ -448,10 +448,10 @@ def test_bounds_are_rounded_to_the_side_that_claims_less(value: float) -> None:
 @given(st.lists(st.lists(st.floats(-1e6, 1e6), min_size=3, max_size=3), min_size=1, max_size=5))
 def test_a_mean_lies_in_its_band(columns: list[list[float]]) -> None:
     curves = [
-        tuple(Point(slot, {"loss": value}) for slot, value in enumerate(values, 1))
+        tuple(CurvePoint(slot, {"loss": value}) for slot, value in enumerate(values, 1))
         for values in columns
     ]
-    found = band(curves, "loss")
+    found = curve_band(curves, "loss")
     assert found is not None
     assert found.curves == len(columns)
     for low, mean, high in zip(found.low, found.mean, found.high, strict=True):
@@ -460,7 +460,7 @@ def test_a_mean_lies_in_its_band(columns: list[list[float]]) -> None:
 
 @given(st.lists(st.floats(0.0, 1.0), min_size=1, max_size=8))
 def test_labels_keep_their_order_and_do_not_touch(wanted: list[float]) -> None:
-    places = apart(wanted, gap=0.1, low=0.0, high=1.0)
+    places = without_overlap(wanted, gap=0.1, low=0.0, high=1.0)
     ordered = [place for _, place in sorted(zip(wanted, places, strict=True))]
     assert all(b - a >= 0.1 - 1e-9 for a, b in pairwise(ordered))
     assert -1e-9 <= min(places) <= max(places) <= 1.0

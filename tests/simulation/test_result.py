@@ -12,7 +12,7 @@ import pytest
 
 from checkins.simulation import report
 from checkins.simulation.baselines import Baseline
-from checkins.simulation.engine.evaluation import Point
+from checkins.simulation.engine.evaluation import CurvePoint
 from checkins.simulation.result import BaselineResult, DataSummary, SimulationResult, SweepResult
 from checkins.simulation.study import Study
 from tests.simulation import results, tiny
@@ -61,7 +61,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         evaluations=3,
         notes=("mind this",),
     )
-    prepared = study.prepared()
+    prepared = study.prepare()
     try:
         result = prepared.result(prepared.run())
     finally:
@@ -161,7 +161,7 @@ def test_the_json_of_a_sweep_is_a_list_with_the_settings_and_the_command() -> No
 def test_one_seed_has_no_spread() -> None:
     [one, other] = results.patients(seeds=2).seeds
     one, other = (
-        replace(seed, curve=(Point(1, {"loss": loss}),))
+        replace(seed, curve=(CurvePoint(1, {"loss": loss}),))
         for seed, loss in ((one, 1.0), (other, 3.0))
     )
     whole = results.patients().baselines[0]

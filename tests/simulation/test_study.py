@@ -49,7 +49,7 @@ def prepare(tmp_path: Path) -> Iterator[Prepare]:
         )
         for campaign in campaigns:
             study.check(campaign)
-        begun.append(study.prepared())
+        begun.append(study.prepare())
         return begun[-1]
 
     yield prepared
@@ -60,7 +60,7 @@ def prepare(tmp_path: Path) -> Iterator[Prepare]:
 def partly(prepared: PreparedStudy, *slots: int | None) -> list[Outcome | None]:
     """Outcomes of jobs that were stopped once so many slots were over; None: never begun."""
     return [
-        None if most is None else job.run(watch=lambda done, _, most=most: done < most)
+        None if most is None else job.run(on_progress=lambda done, _, most=most: done < most)
         for job, most in zip(prepared.jobs, slots, strict=True)
     ]
 
@@ -71,13 +71,13 @@ def partly(prepared: PreparedStudy, *slots: int | None) -> list[Outcome | None]:
         (tiny.campaign(), ScenarioOptions(), 60),
         (tiny.campaign(), ScenarioOptions(7), 7),
         (tiny.campaign(), ScenarioOptions(60), 60),
-        (tiny.campaign(), ScenarioOptions(10**8, reuse=True), 10**8),
+        (tiny.campaign(), ScenarioOptions(10**8, reuse_clients=True), 10**8),
         (promised(50, 70), ScenarioOptions(), 60),
-        (promised(50, 70), ScenarioOptions(reuse=True), 60),
+        (promised(50, 70), ScenarioOptions(reuse_clients=True), 60),
         (promised(50, 70), ScenarioOptions(51), 51),
-        (promised(100, 200), ScenarioOptions(reuse=True), 100),
-        (promised(10, 20), ScenarioOptions(reuse=True), 20),
-        (promised(100, 200), ScenarioOptions(150, reuse=True), 150),
+        (promised(100, 200), ScenarioOptions(reuse_clients=True), 100),
+        (promised(10, 20), ScenarioOptions(reuse_clients=True), 20),
+        (promised(100, 200), ScenarioOptions(150, reuse_clients=True), 150),
     ],
 )
 def test_there_are_as_many_clients_as_said_or_as_in_the_data(
@@ -142,7 +142,7 @@ def test_the_scenario_options_reach_every_job(prepare: Prepare) -> None:
 def test_epsilon_so_far_is_the_campaigns_and_never_too_low(prepare: Prepare) -> None:
     campaign = tiny.campaign()
     prepared = prepare(campaign, baselines=(Baseline.NON_PRIVATE,))
-    curve = prepared.entries[0].accounting.curve()  # by now all of it is known
+    curve = prepared.campaigns[0].accounting.curve()  # by now all of it is known
     assert [slots for slots, _ in curve] == [1, 2, 3, 4, 5, 6]
     for slots in range(1, 7):
         so_far = prepared.epsilon_so_far(0, slots)
@@ -190,7 +190,7 @@ def test_a_baseline_that_was_not_reached_says_so(prepare: Prepare) -> None:
     assert found["seeds"][0]["complete"] is True
     [baseline] = found["baselines"]
     assert (baseline["metrics"], baseline["curves"]) == ({}, [])
-    assert baseline["unavailable"] == "the simulation was interrupted before it"
+    assert baseline["unavailable"] == "the simulation was interrupted before this baseline"
     whole = certify_runs([PartialRun.whole(tiny.campaign())])
     assert found["certificate"]["epsilon"] == whole.epsilon
 
@@ -201,7 +201,7 @@ def test_a_run_without_reports_does_not_lower_the_epsilon_of_other_seeds() -> No
     with ThreadPoolExecutor(1) as pool:
         pricing = BackgroundAccounting(campaign, pool, [(60, 0, 5), (60, 60, 0), (0, 50, 7)])
         alone = certify_runs([PartialRun(campaign, 6, contributors=5, times=2)])
-        assert pricing.whole.epsilon == alone.epsilon
+        assert pricing.full_certificate.epsilon == alone.epsilon
         assert pricing.curve() == [(18, alone.epsilon)]
 
 

@@ -6,7 +6,13 @@ import pytest
 
 from checkins.campaign import parse_campaign
 from checkins.errors import InvalidValue
-from checkins.simulation.sweep import MOST_SETTINGS, Axis, changed, label, settings
+from checkins.simulation.sweep import (
+    MOST_SETTINGS,
+    Axis,
+    setting_combinations,
+    setting_label,
+    with_setting,
+)
 from tests.simulation import tiny
 
 
@@ -39,15 +45,15 @@ def test_a_value_twice_and_a_key_twice_are_refused() -> None:
     with pytest.raises(InvalidValue, match="the value 5 more than once"):
         Axis.parse("protocol.slots=5,6,5")
     with pytest.raises(InvalidValue, match="was given more than once"):
-        list(settings([Axis("a", (1,)), Axis("a", (2,))]))
+        list(setting_combinations([Axis("a", (1,)), Axis("a", (2,))]))
 
 
 def test_settings_are_all_combinations_in_order() -> None:
-    found = list(settings([Axis("a", (1, 2)), Axis("b", ("x", "y"))]))
-    assert [label(one) for one in found] == ["a=1, b=x", "a=1, b=y", "a=2, b=x", "a=2, b=y"]
-    assert list(settings([])) == [{}]
+    found = list(setting_combinations([Axis("a", (1, 2)), Axis("b", ("x", "y"))]))
+    assert [setting_label(one) for one in found] == ["a=1, b=x", "a=1, b=y", "a=2, b=x", "a=2, b=y"]
+    assert list(setting_combinations([])) == [{}]
     with pytest.raises(InvalidValue, match="more than 1,000 campaigns"):
-        list(settings([Axis("a", tuple(range(MOST_SETTINGS + 1)))]))
+        list(setting_combinations([Axis("a", tuple(range(MOST_SETTINGS + 1)))]))
 
 
 @pytest.mark.parametrize(
@@ -65,13 +71,13 @@ def test_a_changed_campaign_is_that_of_the_changed_file(setting, old: str, new: 
     file = tiny.text()
     assert file.count(old) == 1
     wanted = parse_campaign(file.replace(old, new)).campaign
-    assert changed(tiny.campaign(), setting) == wanted
-    assert changed(tiny.campaign(), setting).seal != tiny.campaign().seal
+    assert with_setting(tiny.campaign(), setting) == wanted
+    assert with_setting(tiny.campaign(), setting).seal != tiny.campaign().seal
 
 
 def test_without_settings_the_campaign_is_unchanged() -> None:
     campaign = tiny.campaign()
-    assert changed(campaign, {}) is campaign
+    assert with_setting(campaign, {}) is campaign
 
 
 @pytest.mark.parametrize(
@@ -86,5 +92,5 @@ def test_without_settings_the_campaign_is_unchanged() -> None:
 )
 def test_an_invalid_value_is_refused_by_the_name_of_the_sweep(setting, said) -> None:
     with pytest.raises(InvalidValue, match=said) as caught:
-        changed(tiny.campaign(), setting)
+        with_setting(tiny.campaign(), setting)
     assert caught.value.name == "sweep"

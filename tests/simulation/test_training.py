@@ -43,7 +43,7 @@ def training(asked: Campaign | None = None, **given: Any) -> Training:
 
 
 def last_model(ours: Training, start: Position | None = None) -> np.ndarray:
-    for progress in ours.steps(start):
+    for progress in ours.run_chunks(start):
         found = progress.position
     return np.array(ours.model(found))
 
@@ -58,7 +58,7 @@ def test_the_first_chunk_is_over_before_the_next_is_timed(monkeypatch: pytest.Mo
     """Else its seconds are counted without its slots: on a GPU of five chunks, a fifth."""
     over: list[int] = []
     ours = training(evaluations=4)
-    advance, started = ours._advance, iter(range(100))
+    advance, started = ours._run_chunk, iter(range(100))
 
     @dataclass(frozen=True)
     class Token:
@@ -70,8 +70,8 @@ def test_the_first_chunk_is_over_before_the_next_is_timed(monkeypatch: pytest.Mo
     def advanced(*given: Any) -> tuple[Any, Token]:
         return advance(*given)[0], Token(next(started))
 
-    monkeypatch.setitem(vars(ours), "_advance", advanced)  # a cached property
-    steps = ours.steps()
+    monkeypatch.setitem(vars(ours), "_run_chunk", advanced)  # a cached property
+    steps = ours.run_chunks()
     next(steps)
     assert over == [0]
     next(steps)
@@ -89,7 +89,7 @@ def test_the_first_chunk_is_over_before_the_next_is_timed(monkeypatch: pytest.Mo
 def test_a_run_that_is_cut_anywhere_and_resumed_is_the_same_bit_for_bit(asked: Campaign) -> None:
     ours = training(asked, evaluations=7)
     saved: list[Position] = []
-    for progress in ours.steps():
+    for progress in ours.run_chunks():
         saved.append(jax.tree.map(np.array, progress.position))
     whole = np.array(ours.model(progress.position))
     assert len(saved) >= 6
@@ -107,7 +107,7 @@ def test_measuring_changes_the_curve_and_not_the_model(randomizer: Any) -> None:
     models, curves = [], []
     for evaluations in (0, 1, 50):
         ours = training(campaign(randomizer, repeats=2, slots=13), evaluations=evaluations)
-        curve = [progress.metrics for progress in ours.steps() if progress.metrics is not None]
+        curve = [progress.metrics for progress in ours.run_chunks() if progress.metrics is not None]
         curves.append(len(curve))
         models.append(last_model(ours))
     assert curves == sorted(curves)
@@ -118,11 +118,11 @@ def test_measuring_changes_the_curve_and_not_the_model(randomizer: Any) -> None:
 
 def test_the_noise_of_an_accelerator_is_a_function_of_the_slot() -> None:
     """The stream that devices draw themselves, on whatever device there is."""
-    from checkins.simulation.engine.training import _normal
+    from checkins.simulation.engine.training import _gaussian_rows
 
     words = np.array([1, 2], np.uint32)
-    whole = np.asarray(_normal(words, 0, (9, 5), "float32"))
-    assert np.array_equal(np.asarray(_normal(words, 4, (3, 5), "float32")), whole[4:7])
+    whole = np.asarray(_gaussian_rows(words, 0, (9, 5), "float32"))
+    assert np.array_equal(np.asarray(_gaussian_rows(words, 4, (3, 5), "float32")), whole[4:7])
     assert len({row.tobytes() for row in whole}) == 9
 
 
@@ -143,7 +143,7 @@ def test_empty_places_do_not_change_the_model(taught: LoadedTask) -> None:
 
 def test_a_capacity_far_above_the_check_ins_is_dummies() -> None:
     ours = training(campaign(capacity=100_000, slots=6))
-    for progress in ours.steps():
+    for progress in ours.run_chunks():
         last = progress
     tally = ours.tally(last.position)
     assert (tally.check_ins, tally.reports, tally.dummies) == (40, 40, 600_000 - 40)
@@ -182,9 +182,9 @@ def test_updates_have_the_right_mean_and_spread(randomizer: Any, protocol: Proto
         [model.gradient(zero, data.features[one : one + 1], data.labels[one : one + 1])
          for one in range(40)]
     )  # fmt: skip
-    slopes = np.asarray(clip.rows(jnp.asarray(slopes)))
+    slopes = np.asarray(clip.clip_rows(jnp.asarray(slopes)))
     mechanism: Any = ours.mechanism.randomizer
-    slot_counts, weight = ours.population.run(1), np.zeros(40)
+    slot_counts, weight = ours.population.draw_run(1), np.zeros(40)
     variance = 0.0
     (spec,) = ours._chunk_specs(ours.start())
     seats = np.asarray(ours._inputs(spec).clients)[:slots]
@@ -216,7 +216,7 @@ def test_it_learns() -> None:
         scenario=Scenario(6000, Diurnal(10, 0.5), 0.1),
         evaluations=4,
     )
-    curve = [progress.metrics for progress in ours.steps() if progress.metrics is not None]
+    curve = [progress.metrics for progress in ours.run_chunks() if progress.metrics is not None]
     assert len(curve) == 4
     assert curve[-1]["accuracy"] > 0.8
     assert curve[-1]["loss"] < 0.8 * np.log(CLASSES)
@@ -227,7 +227,7 @@ def test_poisson_and_shuffled_sampling_train_a_model(sampling: Sampling) -> None
     asked = campaign(AT_SERVER, capacity=None, divide_by=4, repeats=2)
     ours = training(asked)
     ours = replace(ours, mechanism=replace(ours.mechanism, sampling=sampling))
-    for progress in ours.steps():
+    for progress in ours.run_chunks():
         last = progress.position
     tally = ours.tally(last)
     assert tally.dummies == 0
@@ -241,9 +241,9 @@ def test_poisson_and_shuffled_sampling_train_a_model(sampling: Sampling) -> None
 
 def test_a_tally_counts_up_to_the_position() -> None:
     ours = training(campaign(repeats=2, slots=10, capacity=2), evaluations=4)
-    runs = [ours.population.run(number) for number in (1, 2)]
+    runs = [ours.population.draw_run(number) for number in (1, 2)]
     done = 0
-    for progress in ours.steps():
+    for progress in ours.run_chunks():
         done = progress.slots
         tally = ours.tally(progress.position)
         reports = np.concatenate([run.reports for run in runs])[:done]
@@ -307,9 +307,9 @@ def test_an_own_model_trains(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     )
     assert isinstance(asked.task, Task)
     ours = training_of(asked, seed=1, evaluations=2)  # loads the campaign's own data too
-    curve = [progress.metrics for progress in ours.steps() if progress.metrics is not None]
+    curve = [progress.metrics for progress in ours.run_chunks() if progress.metrics is not None]
     assert ours.loaded.model.dimension == 2 * 10
-    assert curve[-1]["loss"] < ours.measured(ours.start())["loss"]
+    assert curve[-1]["loss"] < ours.evaluate(ours.start())["loss"]
 
 
 @pytest.mark.parametrize("rate", [1e38, 3e36])
@@ -318,7 +318,7 @@ def test_a_rate_that_diverges_is_named(rate: float, at: NoiseAt) -> None:
     randomizer = replace(GAUSSIAN, noise_at=at, noise_multiplier=9.0)
     ours = training(campaign(randomizer, rate=rate, slots=60, capacity=2), evaluations=3)
     with pytest.raises(InvalidValue, match="diverged: lower"):
-        list(ours.steps())
+        list(ours.run_chunks())
 
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -331,7 +331,7 @@ from checkins.simulation.engine.training import Scenario
 
 def peak_after(clients, **given):
     ours = training_of(campaign(AT_SERVER, **given), loaded=loaded(), scenario=Scenario(clients))
-    for progress in ours.steps():
+    for progress in ours.run_chunks():
         pass
     assert np.isfinite(ours.model(progress.position)).all()
     tally = ours.tally(progress.position)

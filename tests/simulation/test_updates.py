@@ -19,8 +19,8 @@ from checkins.simulation.engine.updates import (
     LocalWork,
     Updates,
     client_updates,
-    general,
-    linear,
+    summed_general_updates,
+    summed_linear_updates,
     summed_updates,
 )
 from checkins.tasks.data.dataset import Dataset
@@ -32,7 +32,7 @@ from tests.simulation.campaigns import CLASSES, FEATURES, dataset
 CLIENTS = 40
 SOFTMAX, LOGISTIC = Softmax(FEATURES, CLASSES), Logistic(FEATURES)
 WHOM = [0, 5, -1, 7, 39, 5, -1]
-clips = pytest.mark.parametrize("clip", [Clip(0.4), Clip(0.9, l1=True)])
+clips = pytest.mark.parametrize("clip", [Clip(0.4), Clip(0.9, is_l1=True)])
 
 
 def by_numpy(
@@ -56,7 +56,7 @@ def by_numpy(
             slope = model.gradient(here, data.features[rows], data.labels[rows])
             here = here - work.rate * slope
         update = slope if work.steps == 1 else (flat - here) / work.rate
-        total += (clip_l1 if clip.l1 else clip_l2)(update, clip.bound)
+        total += (clip_l1 if clip.is_l1 else clip_l2)(update, clip.bound)
     return total
 
 
@@ -76,7 +76,7 @@ def test_the_linear_and_the_general_sum_are_equal(
     data, flat = dataset(CLIENTS, classes=classes), weights(model)
     expected = by_numpy(model, data, flat, clip=clip)
     with jax.enable_x64(True):
-        for way in (linear, general):
+        for way in (summed_linear_updates, summed_general_updates):
             found = in_double(way(model, data, clip=clip, dtype=np.float64), flat)
             assert np.allclose(found, expected, rtol=1e-9, atol=1e-12)
 
@@ -87,7 +87,9 @@ def test_clients_with_different_numbers_of_rows_have_equal_weight(work: LocalWor
     model, data = MLP(FEATURES, CLASSES, width=3), dataset(CLIENTS, sizes=(1, 4, 2))
     flat, clip = weights(model), Clip(0.4)
     with jax.enable_x64(True):
-        found = in_double(general(model, data, clip=clip, work=work, dtype=np.float64), flat)
+        found = in_double(
+            summed_general_updates(model, data, clip=clip, work=work, dtype=np.float64), flat
+        )
     assert np.allclose(found, by_numpy(model, data, flat, clip=clip, work=work), rtol=1e-9)
 
 
@@ -95,19 +97,21 @@ def test_several_local_steps_add_up_to_a_sum_of_gradients() -> None:
     """As the local rate goes to 0 the update goes to steps × the gradient."""
     data, flat, clip = dataset(CLIENTS), weights(SOFTMAX), Clip(1e6)
     with jax.enable_x64(True):
-        several = general(SOFTMAX, data, clip=clip, work=LocalWork(3, 1e-7), dtype=np.float64)
+        several = summed_general_updates(
+            SOFTMAX, data, clip=clip, work=LocalWork(3, 1e-7), dtype=np.float64
+        )
         found = in_double(several, flat)
     assert np.allclose(found, 3 * by_numpy(SOFTMAX, data, flat, clip=clip), rtol=1e-5)
 
 
 @pytest.mark.parametrize("most", [1, 3])
-@pytest.mark.parametrize("way", [linear, general])
+@pytest.mark.parametrize("way", [summed_linear_updates, summed_general_updates])
 def test_blocks_of_clients_add_up_to_the_slot(
     way: Any, most: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     data, flat, clip = dataset(CLIENTS), weights(SOFTMAX), Clip(0.4)
-    monkeypatch.setattr(module, "BLOCK_BYTES", most * 4 * SOFTMAX.dimension)
-    monkeypatch.setattr(module, "ROW_BYTES", most * 4 * (FEATURES + 1))
+    monkeypatch.setattr(module, "MAX_GRADIENT_BYTES", most * 4 * SOFTMAX.dimension)
+    monkeypatch.setattr(module, "MAX_ROW_BYTES", most * 4 * (FEATURES + 1))
     with jax.enable_x64(True):
         found = in_double(way(SOFTMAX, data, clip=clip, dtype=np.float64), flat)
     assert np.allclose(found, by_numpy(SOFTMAX, data, flat, clip=clip), rtol=1e-9)
@@ -124,7 +128,14 @@ def _largest(jaxpr: Any) -> int:
     return most
 
 
-@pytest.mark.parametrize(("way", "sizes"), [(linear, (1,)), (general, (1,)), (general, (5000, 1))])
+@pytest.mark.parametrize(
+    ("way", "sizes"),
+    [
+        (summed_linear_updates, (1,)),
+        (summed_general_updates, (1,)),
+        (summed_general_updates, (5000, 1)),
+    ],
+)
 def test_memory_is_bounded_in_a_slot_with_many_clients_or_rows(
     way: Any, sizes: tuple[int, ...]
 ) -> None:
@@ -136,10 +147,10 @@ def test_memory_is_bounded_in_a_slot_with_many_clients_or_rows(
         jax.eval_shape(found.pack, jnp.zeros(SOFTMAX.dimension)),
         jax.ShapeDtypeStruct((many,), jnp.int32),
     )
-    assert 4 * _largest(traced.jaxpr) <= max(2 * module.ROW_BYTES, 8 * many)
+    assert 4 * _largest(traced.jaxpr) <= max(2 * module.MAX_ROW_BYTES, 8 * many)
 
 
-@pytest.mark.parametrize("way", [linear, general])
+@pytest.mark.parametrize("way", [summed_linear_updates, summed_general_updates])
 def test_an_empty_place_adds_no_update(way: Any) -> None:
     found = way(SOFTMAX, dataset(CLIENTS), clip=Clip(0.5))
     assert not in_double(found, np.zeros(SOFTMAX.dimension, np.float32), [-1, -1]).any()
@@ -154,7 +165,7 @@ def test_no_update_is_longer_than_the_clip(seed: int, l1: bool) -> None:
 
 
 SINGLE_THREAD = {
-    l1: jax.jit(linear(SOFTMAX, dataset(CLIENTS), clip=Clip(0.3, l1=l1)).__call__)
+    l1: jax.jit(summed_linear_updates(SOFTMAX, dataset(CLIENTS), clip=Clip(0.3, is_l1=l1)).__call__)
     for l1 in (False, True)
 }
 
@@ -173,7 +184,7 @@ def test_client_updates_are_unclipped() -> None:
 @pytest.mark.parametrize("model", [SOFTMAX, LOGISTIC])
 def test_a_packed_model_is_the_same_numbers(model: LinearModel) -> None:
     classes = 2 if model is LOGISTIC else CLASSES
-    found = linear(model, dataset(CLIENTS, classes=classes), clip=Clip(1.0))
+    found = summed_linear_updates(model, dataset(CLIENTS, classes=classes), clip=Clip(1.0))
     flat = np.arange(model.dimension, dtype=np.float32)
     assert np.array_equal(found.unpack(found.pack(jnp.asarray(flat))), flat)
 

@@ -14,7 +14,14 @@ from checkins.errors import InvalidValue, NotCovered
 from checkins.protocol.model_update import ModelUpdate
 from checkins.simulation import excess_risk as utility
 from checkins.simulation import utility_sweep
-from checkins.simulation.excess_risk import Measured, Scheme, Trial, check_ins, learned, measure
+from checkins.simulation.excess_risk import (
+    MeasuredRisk,
+    Scheme,
+    Trial,
+    draw_check_ins,
+    measure,
+    train_models,
+)
 from checkins.simulation.utility_sweep import SlotSeries, sweep
 from checkins.tasks.data.synthetic import Loss, Problem
 
@@ -47,7 +54,7 @@ def test_counts_and_empty_slots_are_distributed_as_balls_in_bins() -> None:
     Empty slots of one run are negatively correlated: their number varies less than if independent.
     """
     one, runs = trial(Loss.ABSOLUTE, Scheme.FIXED, participation=0.7), 4000
-    counts = check_ins(one, np.random.default_rng(5), runs=runs)
+    counts = draw_check_ins(one, np.random.default_rng(5), runs=runs)
     assert counts.shape == (one.slots, runs)
     chance = 0.7 / one.slots
     spread = math.sqrt(one.clients * chance * (1.0 - chance) / runs)
@@ -57,14 +64,16 @@ def test_counts_and_empty_slots_are_distributed_as_balls_in_bins() -> None:
     share = dummies / one.slots
     error = math.sqrt(one.slots * share * (1.0 - share) / runs)
     assert abs((counts == 0).sum(axis=0).mean() - dummies) < SIGMAS * error
-    everyone = check_ins(trial(Loss.ABSOLUTE, Scheme.AVERAGED), np.random.default_rng(5), runs=50)
+    everyone = draw_check_ins(
+        trial(Loss.ABSOLUTE, Scheme.AVERAGED), np.random.default_rng(5), runs=50
+    )
     assert (everyone.sum(axis=0) == 30).all()
 
 
 def slowly(one: Trial, *, runs: int, seed: int) -> np.ndarray:
     """One slot, one campaign, one client at a time, through the protocol's own ModelUpdate."""
     generator = np.random.default_rng([seed, 3])
-    counts = check_ins(one, generator, runs=runs)
+    counts = draw_check_ins(one, generator, runs=runs)
     noise = one.noise_std * generator.standard_normal((one.slots, runs, one.problem.dimension))
     decay = 0.0 if one.scheme is Scheme.SMOOTH else 0.5
     update = ModelUpdate(rate=one.rate, decay=decay, diameter=one.problem.diameter)
@@ -93,7 +102,7 @@ def slowly(one: Trial, *, runs: int, seed: int) -> np.ndarray:
 @pytest.mark.parametrize("one", CASES, ids=case)
 def test_the_models_are_those_of_the_pure_protocol(one: Trial) -> None:
     assert np.allclose(
-        learned(one, runs=10, seed=7), slowly(one, runs=10, seed=7), rtol=1e-12, atol=1e-13
+        train_models(one, runs=10, seed=7), slowly(one, runs=10, seed=7), rtol=1e-12, atol=1e-13
     )
 
 
@@ -101,9 +110,9 @@ def test_the_models_are_those_of_the_pure_protocol(one: Trial) -> None:
 def test_the_number_of_slots_in_memory_does_not_change_the_models(
     one: Trial, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole = learned(one, runs=10, seed=7)
-    monkeypatch.setattr(utility, "_ROWS", 37)
-    assert np.array_equal(learned(one, runs=10, seed=7), whole)
+    whole = train_models(one, runs=10, seed=7)
+    monkeypatch.setattr(utility, "_MAX_ROWS", 37)
+    assert np.array_equal(train_models(one, runs=10, seed=7), whole)
 
 
 def test_a_seed_repeats_and_another_differs() -> None:
@@ -145,8 +154,8 @@ def test_at_a_kink_the_last_risk_is_half_the_step_times_the_second_moment_of_rep
     moment = common + share * (1.0 - common + 2 * 0.35**2)
     seen = measure(one, runs=400, seed=3)
     expected = one.rate * moment / (2.0 * math.sqrt(one.slots))
-    assert abs(seen.risk - expected) < SIGMAS * seen.error + 0.05 * expected
-    assert seen.error < 0.04 * expected
+    assert abs(seen.risk - expected) < SIGMAS * seen.standard_error + 0.05 * expected
+    assert seen.standard_error < 0.04 * expected
 
 
 @pytest.mark.parametrize("scheme", [Scheme.FIXED, Scheme.AVERAGED])
@@ -165,7 +174,9 @@ def test_the_risk_of_a_kink_falls_as_one_by_the_root_of_the_slots(scheme: Scheme
 
 def test_a_slope_is_that_of_a_straight_line() -> None:
     measurements = tuple(
-        Measured(trial(Loss.ABSOLUTE, Scheme.FIXED, slots=m, clients=4 * m), 50, risk, 0.1 * risk)
+        MeasuredRisk(
+            trial(Loss.ABSOLUTE, Scheme.FIXED, slots=m, clients=4 * m), 50, risk, 0.1 * risk
+        )
         for m, risk in ((10, 9.0), (40, 3.0 * 40**-0.7), (160, 3.0 * 160**-0.7))
     )
     assert SlotSeries(measurements).slope == pytest.approx(-0.7)
@@ -182,16 +193,16 @@ def swept() -> utility_sweep.UtilitySweep:
 
 def test_every_measurement_lies_under_its_bound(swept: utility_sweep.UtilitySweep) -> None:
     """Means plus six standard errors; the bounds leave so much room that chance has none."""
-    assert swept.holds
-    assert len(swept.measured) > 100
-    for why, one in swept.measured:
-        assert 0.0 < one.risk < one.upper, why
-        assert one.risk + 6.0 * one.error < one.trial.bound <= one.trial.paper_bound, why
-        assert one.risk <= one.trial.worst
+    assert swept.all_bounds_hold
+    assert len(swept.measured_risks) > 100
+    for why, one in swept.measured_risks:
+        assert 0.0 < one.risk < one.upper_limit, why
+        assert one.risk + 6.0 * one.standard_error < one.trial.bound <= one.trial.paper_bound, why
+        assert one.risk <= one.trial.worst_risk
 
 
 def test_the_sweep_tries_every_loss_and_scheme(swept: utility_sweep.UtilitySweep) -> None:
-    tried = {(one.trial.problem.loss_kind, one.trial.scheme) for _, one in swept.measured}
+    tried = {(one.trial.problem.loss_kind, one.trial.scheme) for _, one in swept.measured_risks}
     assert tried == {
         (loss, scheme)
         for loss in Loss
@@ -204,16 +215,16 @@ def test_the_sweep_tries_every_loss_and_scheme(swept: utility_sweep.UtilitySweep
         64,
         256,
     }
-    assert len({one.risk for _, one in swept.measured}) == len(swept.measured)
+    assert len({one.risk for _, one in swept.measured_risks}) == len(swept.measured_risks)
 
 
 def test_a_measurement_above_its_bound_is_reported() -> None:
-    one = Measured(CASES[0], 20, 1.01 * CASES[0].bound, 0.0)
+    one = MeasuredRisk(CASES[0], 20, 1.01 * CASES[0].bound, 0.0)
     found = utility_sweep.UtilitySweep(256, 20, (), (("bad", one),), ())
-    assert not found.holds
-    assert found.tightest is one
-    unsure = Measured(CASES[0], 20, float("nan"), 0.0)
-    assert not utility_sweep.UtilitySweep(256, 20, (), (("nan", unsure),), ()).holds
+    assert not found.all_bounds_hold
+    assert found.closest_to_bound is one
+    unsure = MeasuredRisk(CASES[0], 20, float("nan"), 0.0)
+    assert not utility_sweep.UtilitySweep(256, 20, (), (("nan", unsure),), ()).all_bounds_hold
 
 
 def test_the_paper_ratios_are_those_of_the_papers_displays(
@@ -224,7 +235,7 @@ def test_the_paper_ratios_are_those_of_the_papers_displays(
     for pair in swept.comparisons:
         averaged = pair.averaged.trial
         m, n, problem = averaged.slots, averaged.clients, averaged.problem
-        if pair.same != "epsilon":
+        if pair.equal_quantity != "epsilon":
             assert pair.fixed.trial.noise_std == averaged.noise_std
             continue
         epsilon = 1.0 / (averaged.noise_std * math.sqrt(m))
@@ -246,14 +257,14 @@ def test_fixed_does_better_at_the_same_epsilon_and_averaged_with_the_same_noise(
     """n = 16m, as the paper's displays say; six standard errors of each risk apart."""
     problem, m, k = Problem(Loss.ABSOLUTE, 2, 2.0, 1), 256, 16
 
-    def seen(scheme: Scheme, noise: float, participation: float = 1.0) -> Measured:
+    def seen(scheme: Scheme, noise: float, participation: float = 1.0) -> MeasuredRisk:
         one = Trial(problem, scheme, m, k * m, noise / math.sqrt(2.0), participation)
         return measure(one, runs=150, seed=9)
 
     averaged, fixed = seen(Scheme.AVERAGED, 8.0), seen(Scheme.FIXED, 8.0 / k, 1.0 / k)
-    assert averaged.risk - 6.0 * averaged.error > fixed.risk + 6.0 * fixed.error
+    assert averaged.risk - 6.0 * averaged.standard_error > fixed.risk + 6.0 * fixed.standard_error
     averaged, fixed = seen(Scheme.AVERAGED, 4.0), seen(Scheme.FIXED, 4.0)
-    assert averaged.risk + 6.0 * averaged.error < fixed.risk - 6.0 * fixed.error
+    assert averaged.risk + 6.0 * averaged.standard_error < fixed.risk - 6.0 * fixed.standard_error
 
 
 @pytest.mark.parametrize(

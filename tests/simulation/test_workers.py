@@ -70,7 +70,7 @@ def test_processes_give_bit_for_bit_what_this_process_gives_in_order(folder: Pat
     def watch(number: int, slots: int, metrics: Metrics) -> None:
         seen.setdefault(number, []).append(slots)
 
-    apart = run_jobs(three, workers=2, watch=watch)
+    apart = run_jobs(three, workers=2, on_progress=watch)
     assert facts(apart) == facts(run_jobs(three, workers=1))
     assert [one and one.seed for one in apart] == [3, 1, 2]
     assert set(seen) <= {0, 1, 2}
@@ -95,7 +95,7 @@ def test_equal_jobs_run_once(folder: Path) -> None:
     seen: list[tuple[int, int]] = []
     found = run_jobs(
         [*jobs(folder, 1), *jobs(folder, 1)],
-        watch=lambda number, slots, _: seen.append((number, slots)),
+        on_progress=lambda number, slots, _: seen.append((number, slots)),
     )
     assert found[0] is found[1]
     assert seen == [(0, 2), (1, 2), (0, 4), (1, 4), (0, 6), (1, 6)]
@@ -109,7 +109,7 @@ def test_an_interruption_keeps_what_is_done_and_the_old_handler_is_back(folder: 
         if (number, slots) == (1, 4):
             os.kill(os.getpid(), signal.SIGINT)
 
-    found = run_jobs(jobs(folder, 1, 2, 3), watch=interrupt)
+    found = run_jobs(jobs(folder, 1, 2, 3), on_progress=interrupt)
     assert [one and (one.complete, one.slots) for one in found] == [(True, 6), (False, 4), None]
     assert signal.getsignal(signal.SIGINT) is before
 
@@ -119,7 +119,7 @@ def test_an_interruption_that_was_ignored_before_stays_ignored(folder: Path) -> 
     def interrupt(number: int, slots: int, metrics: Metrics) -> None:
         os.kill(os.getpid(), signal.SIGINT)
 
-    found = run_jobs(jobs(folder, 1, 2), watch=interrupt)
+    found = run_jobs(jobs(folder, 1, 2), on_progress=interrupt)
     assert [one and one.complete for one in found] == [True, True]
     assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
 
@@ -131,7 +131,7 @@ def test_a_second_interruption_is_one(folder: Path) -> None:
         os.kill(os.getpid(), signal.SIGINT)
 
     with pytest.raises(KeyboardInterrupt):
-        run_jobs(jobs(folder, 1), watch=interrupt)
+        run_jobs(jobs(folder, 1), on_progress=interrupt)
 
 
 def test_jobs_run_outside_the_main_thread(folder: Path) -> None:

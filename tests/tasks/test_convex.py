@@ -185,7 +185,7 @@ def test_jax_finds_the_same_gradient(kind: Loss) -> None:
             {"weights": model}, features, labels
         )["weights"]
         assert np.allclose(rows.mean(axis=0), problem.gradient(model, features, labels), rtol=1e-12)
-        slopes = jax.jit(problem.slope)(features @ model, labels)
+        slopes = jax.jit(problem.loss_derivative)(features @ model, labels)
         assert np.allclose(slopes, problem.loss_derivative(features @ model, labels), rtol=1e-12)
 
 

@@ -32,7 +32,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Three clients and a holdout of two: one file of each pair is gzipped."""
     monkeypatch.setattr(fashion_mnist, "CLIENTS", 3)
     monkeypatch.setattr(fashion_mnist, "HOLDOUT", 2)
-    monkeypatch.delenv(fashion_mnist.VARIABLE, raising=False)
+    monkeypatch.delenv(fashion_mnist.FOLDER_VARIABLE, raising=False)
     draws = np.random.default_rng(1)
     for number, (name, shape) in enumerate(NAMES.items()):
         content = idx(draws.integers(0, 256 if len(shape) > 1 else 10, shape))
@@ -52,14 +52,14 @@ def test_files_are_read_gzipped_or_not(folder: Path) -> None:
 
 
 def test_the_variable_names_the_folder(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(fashion_mnist.VARIABLE, str(folder))
+    monkeypatch.setenv(fashion_mnist.FOLDER_VARIABLE, str(folder))
     assert load().clients == 3
 
 
 def test_debians_folder_comes_last(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fashion_mnist, "DEBIAN_FOLDER", folder)
     assert load().clients == 3
-    monkeypatch.setenv(fashion_mnist.VARIABLE, "")  # empty is unset
+    monkeypatch.setenv(fashion_mnist.FOLDER_VARIABLE, "")  # empty is unset
     assert load().clients == 3
 
 

@@ -32,7 +32,7 @@ def few_pictures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Fashion-MNIST with a client of each class: the scattering of all of them takes long."""
     monkeypatch.setattr(fashion_mnist, "CLIENTS", 10)
     monkeypatch.setattr(fashion_mnist, "HOLDOUT", 10)
-    monkeypatch.setenv(fashion_mnist.VARIABLE, str(tmp_path))
+    monkeypatch.setenv(fashion_mnist.FOLDER_VARIABLE, str(tmp_path))
     for part in ("train", "t10k"):
         for name, content in (
             ("images-idx3", np.zeros((10, 28, 28), np.uint8)),

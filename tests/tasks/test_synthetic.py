@@ -47,7 +47,7 @@ def test_labels_follow_the_softmax_that_drew_them() -> None:
 
 def test_the_best_model_predicts_the_holdout() -> None:
     data = load()
-    best = synthetic.logistic().optimum
+    best = synthetic.logistic_problem().optimum
     assert np.mean((data.holdout_features @ best > 0) == data.holdout_labels) > 0.7
     several = load(classes=10, dimension=20)
     scores = several.holdout_features @ SoftmaxDistribution(20, 10, seed=0).weights

@@ -16,7 +16,7 @@ from checkins.campaign.task import DataFile
 from checkins.errors import InvalidValue
 from checkins.tasks.data import table
 from checkins.tasks.data.dataset import in_holdout
-from checkins.tasks.data.table import describe, load, scaled
+from checkins.tasks.data.table import describe, load, scale
 
 SOURCE = DataFile(
     "records.csv",
@@ -90,7 +90,7 @@ def test_every_row_comes_back_once_with_its_client(
     for client, person in enumerate(sorted(grouped)):
         own = data.rows_of(client)
         raw = np.array([[row[1], row[2]] for row in grouped[person]], dtype=np.float64)
-        assert np.array_equal(data.features[own], scaled(raw, SOURCE.ranges))
+        assert np.array_equal(data.features[own], scale(raw, SOURCE.ranges))
         assert data.labels[own].tolist() == [row[3] for row in grouped[person]]
 
 
@@ -101,9 +101,7 @@ def test_the_holdout_takes_whole_clients_by_their_ids(
     folder = tmp_path_factory.mktemp("table")
     source = write(folder, rows)
     people = sorted({str(row[0]) for row in rows})
-    held = set(
-        np.array(people)[in_holdout(people, share=share, hash_prefix=table.HOLDOUT_HASH_PREFIX)]
-    )
+    held = set(np.array(people)[in_holdout(people, share=share, hash_prefix=table.HASH_PREFIX)])
     left = {row[3] for row in rows if row[0] not in held}
     if len(left) < 2:
         assert refused(folder, replace(source, holdout=share)).startswith("holdout")
@@ -125,15 +123,15 @@ def test_any_value_lands_in_the_scale_and_order_is_kept(
     high = low + abs(width)
     if not low < high < float("inf"):
         return
-    ordered = scaled(np.array(sorted(values))[:, None], [(low, high)]).ravel()
+    ordered = scale(np.array(sorted(values))[:, None], [(low, high)]).ravel()
     assert np.all(np.abs(ordered) <= 1.0)
     assert np.all(np.diff(ordered) >= 0.0)
-    assert scaled(np.array([[low], [high]]), [(low, high)]).ravel().tolist() == [-1.0, 1.0]
+    assert scale(np.array([[low], [high]]), [(low, high)]).ravel().tolist() == [-1.0, 1.0]
 
 
 def test_the_widest_range_there_is_does_not_overflow() -> None:
     most = sys.float_info.max
-    assert scaled(np.array([[-most], [0.0], [most]]), [(-most, most)]).ravel().tolist() == [
+    assert scale(np.array([[-most], [0.0], [most]]), [(-most, most)]).ravel().tolist() == [
         -1,
         0,
         1,
@@ -225,7 +223,7 @@ def test_labels_must_be_those_that_were_said(tmp_path: Path) -> None:
     message = refused(tmp_path, replace(source, classes=2))
     assert message == "column 'outcome', row 4 = 2: is an unknown label: must be 0 to 1"
     gap = write(tmp_path, changed(3, "outcome", 7))
-    said = "holds the labels 0, 1, 7: use 0 to 2, or set the number of classes"
+    said = "holds the labels 0, 1, 7: recode them as 0 to 2, or set the number of classes"
     assert said in refused(tmp_path, gap)
     assert load(replace(gap, classes=8), folder=tmp_path).classes == 8
     from_one = write(tmp_path, [[*row[:3], int(str(row[3])) + 1] for row in ROWS])
@@ -364,4 +362,4 @@ def test_a_holdout_that_leaves_nothing_to_learn_is_refused(tmp_path: Path) -> No
         with pytest.raises(InvalidValue, match="holdout"):
             replace(source, holdout=share)
         with pytest.raises(InvalidValue, match="must be a share"):
-            in_holdout(["ann"], share=share, hash_prefix=table.HOLDOUT_HASH_PREFIX)
+            in_holdout(["ann"], share=share, hash_prefix=table.HASH_PREFIX)

@@ -138,7 +138,7 @@ class TrainingCanary:
         @jax.jit  # compiled at once, because separate operations take seconds to compile
         def farthest(tables: list[Any], flat: Array, some: Array) -> Array:
             right, wrong = (
-                method.clip.rows(found.function(table, flat, some))
+                method.clip.clip_rows(found.function(table, flat, some))
                 for found, table in zip(both, tables, strict=True)
             )
             return jnp.argmax(jnp.sum((wrong - jnp.mean(right, axis=0)) ** 2, axis=1))
@@ -242,8 +242,8 @@ class TrainingCanary:
         server, method, updates = self._server, self._method, self._updates
         alone = client_updates(self.loaded.model, self._data, work=self._local_work)
         clients, load = self.loaded.data.clients, self._load
-        scale = float(method.scales(np.ones(1, np.int64))[0])
-        reports = int(method.noises(np.ones(1, np.int64))[0])
+        scale = float(method.noise_scales(np.ones(1, np.int64))[0])
+        reports = int(method.noise_terms(np.ones(1, np.int64))[0])
         gaussian = method.noise_kind is NoiseKind.GAUSSIAN
         spread = scale if gaussian else scale * math.sqrt(2.0 * reports)
         count = jnp.asarray(float(method.divide_by or 1), jnp.float32)
@@ -261,7 +261,7 @@ class TrainingCanary:
             total = updates.function(tables[0], state.model, seats)
             total = total + noise(key, state.model.shape)
             flat = updates.unpack(state.model)
-            rows = method.clip.rows(alone.function(tables[1], flat, whom))
+            rows = method.clip.clip_rows(alone.function(tables[1], flat, whom))
             ratios = [
                 _log_ratio(updates.unpack(total), rows, which, load, spread) for which in (0, 1)
             ]

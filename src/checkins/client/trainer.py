@@ -129,14 +129,12 @@ def trainer_of_file(
     )
     mine = _rows_of(cells.clients, client, path) if named else np.ones(len(cells.labels), np.bool_)
     who = client if client is not None or not named else cells.clients[0]
-    if (
-        who is not None
-        and in_holdout([who], share=source.holdout, hash_prefix=table.HOLDOUT_HASH_PREFIX)[0]
-    ):
+    share, prefix = source.holdout, table.HASH_PREFIX
+    if who is not None and in_holdout([who], share=share, hash_prefix=prefix)[0]:
         raise InvalidValue("client", who, "is in the public holdout, and cannot take part")
     model = model_of(task)
     labels = _labels(cells.labels[mine], source)
-    return RowsTrainer(task, table.scaled(cells.features[mine], source.ranges), labels, model=model)
+    return RowsTrainer(task, table.scale(cells.features[mine], source.ranges), labels, model=model)
 
 
 def _rows_of(clients: list[str], client: str | None, path: Path) -> NDArray[np.bool_]:

@@ -6,11 +6,11 @@ hold the paper's algorithm, in reading order:
 1. ``population``            the check-ins of each slot (the client's side of Algorithm 1).
 2. ``engine.updates``        the sum of the clipped updates of a slot's clients.
 3. ``engine.mechanism``      the noise that is added to the sum, and the divisor of the sum.
-4. ``engine.loop``           one slot: sum, noise, divisor, ModelUpdate; many slots in one ``scan``.
+4. ``engine.loop``           one slot: sum, noise, divisor, model update; a ``scan`` over slots.
 5. ``engine.training``       all runs of a campaign from one seed, in chunks of slots.
 6. ``engine.outcome``        ``simulate(campaign)``: train, evaluate, and save checkpoints.
 
-In pseudocode, with capacity K, noise multiplier σ and clip C:
+In pseudocode, with m slots, capacity K, noise multiplier σ and clip norm C:
 
     every client, with probability p₀, checks in to one slot drawn uniformly from 1..m
     for slot in 1..m:

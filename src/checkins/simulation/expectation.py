@@ -1,10 +1,10 @@
-"""Expected check-ins, reports and dummies of a run, from the distribution of a slot's check-ins.
+"""Expected check-ins, reports and dummies of a run, from the distribution of check-ins per slot.
 
 A dummy is a report without data, which the server draws in place of a missing report.
 
-Theorem:     [BKMTT20, Prop 3.4 and 4.2] for one report per slot. The same binomial distributions
-             hold for any capacity, availability and dropout, because each client that can reach a
-             slot checks in to it independently of the others, with the same probability.
+Theorem:     [BKMTT20, Prop 3.4 and 4.4] for one report per slot. The check-ins of a slot are
+             binomial for any capacity, availability and dropout, because each client that can
+             reach the slot checks in independently of the others, with the same probability.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from checkins.accounting import Protocol
 from checkins.simulation.population import Arrivals, Sampling, SimulatedPopulation
 
 Floats = NDArray[np.float64]
-BARS = 60
+MAX_BARS = 60
 """Largest number of bars of a histogram."""
-MOST_BINOMIALS = 2000
+MAX_BINOMIALS = 2000
 """Largest number of distinct binomial distributions to average over."""
 
 
@@ -39,83 +39,89 @@ class Histogram:
     expected: list[float]
 
     def as_json(self) -> dict[str, object]:
-        plain = asdict(self)
-        return {"check_ins": plain.pop("edges"), **plain}
+        fields = asdict(self)
+        return {"check_ins": fields.pop("edges"), **fields}
 
 
 @dataclass(frozen=True, slots=True)
 class _Binomials:
-    """The distinct binomial distributions of check-ins, and how many slots have each of them."""
+    """The distinct binomial distributions of check-ins, and the number of slots with each one."""
 
     trials: NDArray[np.int64]
     probabilities: Floats
     slots: Floats
 
 
-def occupancy(population: SimulatedPopulation, measured: NDArray[np.int64]) -> Histogram:
+def occupancy(population: SimulatedPopulation, check_ins: NDArray[np.int64]) -> Histogram:
     """Return the histogram of the measured check-ins per slot, with the expected shares."""
-    binomials = _thinned(_binomials(population))
+    binomials = _limit_binomials(_check_in_binomials(population))
+    # The bars cover all but a share of 1e-6 of the slots on either side, and all measured slots.
     low = int(np.min(binom.ppf(1e-6, binomials.trials, binomials.probabilities)))
     high = int(np.max(binom.isf(1e-6, binomials.trials, binomials.probabilities)))
-    low, high = max(0, min(low, int(measured.min()))), max(high, int(measured.max()))
-    width = max(1, -(-(high - low + 1) // BARS))
+    low, high = max(0, min(low, int(check_ins.min()))), max(high, int(check_ins.max()))
+    width = max(1, -(-(high - low + 1) // MAX_BARS))
     edges = np.arange(low, high + 1, width)
-    counts, _ = np.histogram(measured, np.append(edges, edges[-1] + width))
-    ends = np.append(edges, edges[-1] + width) - 1
+    counts, _ = np.histogram(check_ins, np.append(edges, edges[-1] + width))
+    bar_ends = np.append(edges, edges[-1] + width) - 1
     trials, probabilities = binomials.trials, binomials.probabilities
-    cdfs = (binom.cdf(end, trials, probabilities) for end in ends)
-    below = np.array([np.average(cdf, weights=binomials.slots) for cdf in cdfs])
-    shares = (counts / measured.size).tolist()
-    return Histogram(edges.tolist(), width, shares, np.diff(below).tolist())
+    cdfs = (binom.cdf(end, trials, probabilities) for end in bar_ends)
+    cumulative_shares = np.array([np.average(cdf, weights=binomials.slots) for cdf in cdfs])
+    shares = (counts / check_ins.size).tolist()
+    return Histogram(edges.tolist(), width, shares, np.diff(cumulative_shares).tolist())
 
 
-def reports(population: SimulatedPopulation) -> float:
+def expected_reports(population: SimulatedPopulation) -> float:
     """Return the expected number of reports that the server uses in a run."""
-    binomials = _binomials(population, from_slot=population.design.window or 1)
+    binomials = _check_in_binomials(population, from_slot=population.design.window or 1)
     mean = binomials.trials * binomials.probabilities
     if population.design.capacity is not None:
-        cap = population.design.capacity
-        # E min(B, K) = np P(B' ≤ K − 2) + K P(B ≥ K), where B' has n − 1 trials.
-        inside = binom.cdf(cap - 2, np.maximum(binomials.trials - 1, 0), binomials.probabilities)
-        full = binom.sf(cap - 1, binomials.trials, binomials.probabilities)
-        mean = np.where(binomials.trials > 0, mean * inside + cap * full, 0.0)
+        capacity = population.design.capacity
+        # If B is binomial (n, p) and B' is binomial (n − 1, p), then
+        # E min(B, K) = n p P(B' ≤ K − 2) + K P(B ≥ K).
+        trials, probabilities = binomials.trials, binomials.probabilities
+        share_below = binom.cdf(capacity - 2, np.maximum(trials - 1, 0), probabilities)
+        share_full = binom.sf(capacity - 1, trials, probabilities)
+        mean = np.where(trials > 0, mean * share_below + capacity * share_full, 0.0)
     return float((1.0 - population.dropout) * np.sum(mean * binomials.slots))
 
 
-def dummies(population: SimulatedPopulation) -> float:
+def expected_dummies(population: SimulatedPopulation) -> float:
     """Return the expected number of dummies in a run."""
     design = population.design
-    released = design.slots - (design.window or 1) + 1
-    return (design.capacity or 1) * released - reports(population)
+    released_slots = design.slots - (design.window or 1) + 1
+    return (design.capacity or 1) * released_slots - expected_reports(population)
 
 
-def _binomials(population: SimulatedPopulation, *, from_slot: int = 1) -> _Binomials:
+def _check_in_binomials(population: SimulatedPopulation, *, from_slot: int = 1) -> _Binomials:
     design = population.design
     slots = np.arange(from_slot, design.slots + 1)
-    online = population.availability.online(slots)
-    reach = np.full(slots.shape, population.clients)
+    online_shares = population.availability.online(slots)
+    reachable_clients = np.full(slots.shape, population.clients)
     if design.protocol is Protocol.SLIDING and population.sampling is Sampling.CHECK_INS:
         window = design.window or 1
-        total = np.concatenate([np.zeros(1, np.int64), np.cumsum(population.waking())])
-        reach = total[slots] - total[np.maximum(slots - window, 0)]
+        woken_until = np.concatenate([np.zeros(1, np.int64), np.cumsum(population.waking())])
+        reachable_clients = woken_until[slots] - woken_until[np.maximum(slots - window, 0)]
         if isinstance(population.availability, Arrivals):
-            online = np.ones(slots.shape)
-    probabilities = design.participation / design.drawable_slots * online
+            online_shares = np.ones(slots.shape)
+    probabilities = design.participation / design.drawable_slots * online_shares
     if population.sampling is Sampling.SHUFFLED:
-        reach, probabilities = Arrivals(design.slots).waking(population.clients)[slots - 1], online
-    # Pairs are complex numbers because columns of a matrix take ten times as long to sort.
-    pairs, counted = np.unique(reach + 1j * probabilities, return_counts=True)
+        reachable_clients = Arrivals(design.slots).waking(population.clients)[slots - 1]
+        probabilities = online_shares
+    # Pairs are stored as complex numbers, because pairs of columns take ten times as long to sort.
+    pairs, slots_of_pair = np.unique(reachable_clients + 1j * probabilities, return_counts=True)
     binomials = np.stack([pairs.real, pairs.imag])
-    return _Binomials(binomials[0].astype(np.int64), binomials[1], counted.astype(np.float64))
+    return _Binomials(binomials[0].astype(np.int64), binomials[1], slots_of_pair.astype(np.float64))
 
 
-def _thinned(binomials: _Binomials) -> _Binomials:
-    """Return at most ``MOST_BINOMIALS`` distributions, each representing equally many slots."""
-    if binomials.slots.size <= MOST_BINOMIALS:
+def _limit_binomials(binomials: _Binomials) -> _Binomials:
+    """Return at most ``MAX_BINOMIALS`` distributions, each representing equally many slots."""
+    if binomials.slots.size <= MAX_BINOMIALS:
         return binomials
-    until = np.cumsum(binomials.slots)
-    share = until[-1] / MOST_BINOMIALS
-    some = np.searchsorted(until, (np.arange(MOST_BINOMIALS) + 0.5) * share)
+    cumulative_slots = np.cumsum(binomials.slots)
+    slots_each = cumulative_slots[-1] / MAX_BINOMIALS
+    indices = np.searchsorted(cumulative_slots, (np.arange(MAX_BINOMIALS) + 0.5) * slots_each)
     return _Binomials(
-        binomials.trials[some], binomials.probabilities[some], np.full(MOST_BINOMIALS, share)
+        binomials.trials[indices],
+        binomials.probabilities[indices],
+        np.full(MAX_BINOMIALS, slots_each),
     )

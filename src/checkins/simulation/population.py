@@ -27,6 +27,7 @@ class Always:
     """Every client is online at its slot."""
 
     def online(self, slots: NDArray[np.int64]) -> Shares:
+        """Return the share of clients that are online in each of the slots."""
         return np.ones(slots.shape)
 
     def __str__(self) -> str:
@@ -35,7 +36,7 @@ class Always:
 
 @dataclass(frozen=True, slots=True)
 class Diurnal:
-    """The share of online clients varies between ``least`` and 1, with a period in slots."""
+    """The share of online clients varies between ``least`` and 1, every ``period`` slots."""
 
     period: int
     least: float
@@ -70,7 +71,7 @@ class Arrivals:
         return np.minimum(1.0, slots / self.slots)
 
     def waking(self, clients: int) -> NDArray[np.int64]:
-        """Return how many clients wake in each of the slots. The sum is ``clients``."""
+        """Return the number of clients that wake in each slot. The sum is ``clients``."""
         edges = np.arange(self.slots + 1, dtype=object) * clients // self.slots
         return np.diff(edges).astype(np.int64)
 
@@ -103,14 +104,14 @@ def parse_availability(text: str) -> Availability:
     raise InvalidValue("availability", text, why)
 
 
-ROUNDS = 8
+FEISTEL_ROUNDS = 8
 """Number of Feistel rounds. Four are enough if the round function is pseudorandom."""
 
 MOST_CLIENTS = 2**32 - 2**17
 """Largest number of clients. Positions must fit into the 32-bit integers of accelerators."""
 
 LEAST_DOMAIN = 64
-"""Smallest domain of the Feistel network. On a smaller one, eight rounds favour some orders."""
+"""Smallest domain of the Feistel network. On a smaller one, some orders would be more likely."""
 
 Words = NDArray[np.uint32]
 
@@ -119,8 +120,8 @@ Words = NDArray[np.uint32]
 class Permutation:
     """A pseudorandom bijection of 0..size−1, for simulation only.
 
-    It is a Feistel network over two digits, each with about √size values. With cycle walking, a
-    result that is not below ``size`` is mapped again until it is. numpy and JAX give equal results.
+    It is a Feistel network over two digits, each with about √size values. A result that is not
+    below ``size`` is mapped again until it is (cycle walking). numpy and JAX give equal results.
 
     >>> sorted(Permutation(5, seed=1)(np.arange(5)).tolist())
     [0, 1, 2, 3, 4]
@@ -135,7 +136,7 @@ class Permutation:
     @property
     def keys(self) -> Words:
         """The round keys, drawn from the seed."""
-        return keys_of(np.random.SeedSequence(self.seed), ())
+        return round_keys(np.random.SeedSequence(self.seed), ())
 
     def __call__(self, positions: NDArray[Any]) -> NDArray[np.int64]:
         """Return the clients at these positions."""
@@ -148,10 +149,10 @@ class Permutation:
         return clients.astype(np.int64)
 
 
-def keys_of(seeds: np.random.SeedSequence, shape: tuple[int, ...]) -> Words:
-    """Return the round keys of an array of permutations; the first axis is the round."""
+def round_keys(seeds: np.random.SeedSequence, shape: tuple[int, ...]) -> Words:
+    """Return the round keys of an array of permutations. The first axis is the round."""
     generator = np.random.Generator(np.random.SFC64(seeds))
-    return generator.integers(0, 2**32, (ROUNDS, *shape), dtype=np.uint32)
+    return generator.integers(0, 2**32, (FEISTEL_ROUNDS, *shape), dtype=np.uint32)
 
 
 def digit_sizes(size: int) -> tuple[int, int]:
@@ -167,22 +168,22 @@ def feistel(words: Any, keys: Any, high: int, low: int) -> Any:
     ``words`` is a numpy or JAX array of 32-bit integers below high·low.
     """
     first, second = words // np.uint32(low), words % np.uint32(low)
-    for turn in range(0, ROUNDS, 2):
-        first = _shifted(first, _hashed(second + keys[turn]), np.uint32(high))
-        second = _shifted(second, _hashed(first + keys[turn + 1]), np.uint32(low))
+    for round_number in range(0, FEISTEL_ROUNDS, 2):
+        first = _shifted(first, _hash(second + keys[round_number]), np.uint32(high))
+        second = _shifted(second, _hash(first + keys[round_number + 1]), np.uint32(low))
     return first * np.uint32(low) + second
 
 
 def _shifted(digit: Any, word: Any, values: Any) -> Any:
-    """Return the digit, cyclically shifted by an amount that the upper half of ``word`` gives.
+    """Return the digit, cyclically shifted by an amount that depends on the upper half of ``word``.
 
     A digit is an integer from 0 to ``values`` − 1.
     """
-    moved = digit + (((word >> np.uint32(16)) * values) >> np.uint32(16))
-    return moved - values * (moved >= values)
+    shifted = digit + (((word >> np.uint32(16)) * values) >> np.uint32(16))
+    return shifted - values * (shifted >= values)
 
 
-def _hashed(words: Any) -> Any:
+def _hash(words: Any) -> Any:
     """Return a hash of each word. Every bit of the hash depends on every bit of the word."""
     with np.errstate(over="ignore"):
         words = (words ^ (words >> np.uint32(16))) * np.uint32(0x45D9F3B)
@@ -191,8 +192,8 @@ def _hashed(words: Any) -> Any:
 
 
 Counts = NDArray[np.int64]
-ROWS = 1 << 22
-"""Largest number of draws in memory at a time while the clients of a sliding window pick slots."""
+MAX_DRAWS_IN_MEMORY = 1 << 22
+"""Largest number of slot draws in memory at a time, with a sliding window."""
 
 
 class Sampling(Enum):
@@ -205,16 +206,16 @@ class Sampling(Enum):
 
 @dataclass(frozen=True, slots=True)
 class SlotCounts:
-    """Counts of one run: check-ins and reports of slots 1..m.
+    """The numbers of check-ins and of reports in slots 1..m of one run.
 
-    A slot uses the clients from position ``first`` on in the pseudorandom order. ``keys`` are the
-    round keys of the order. All slots share one order, except that with Poisson sampling each slot
-    has its own.
+    A slot uses the clients from ``first_position`` on in a pseudorandom order of all clients.
+    ``keys`` are the round keys of the order. All slots share one order, except that with Poisson
+    sampling each slot has its own order.
     """
 
     check_ins: Counts
     reports: Counts
-    first: Counts
+    first_position: Counts
     keys: Words
 
 
@@ -223,8 +224,8 @@ class SimulatedPopulation:
     """A seeded population that takes part in runs of a design, for simulation only.
 
     Theorem:     Algorithm 1, client's side. Each client takes part with probability p0 and picks a
-                 slot of its window uniformly. The slot counts of the clients that wake in the same
-                 slot are therefore multinomial.
+                 slot of its window uniformly. Among the clients that wake in the same slot, the
+                 numbers of clients that pick each slot are therefore multinomial.
     """
 
     design: Design
@@ -240,10 +241,10 @@ class SimulatedPopulation:
         validate.count(most=MOST_CLIENTS, clients=self.clients)
         validate.probability(dropout=self.dropout)
 
-    def run(self, number: int = 1) -> SlotCounts:
-        """Return the counts of run ``number`` (1, 2, ...). Runs are independent."""
+    def draw_run(self, number: int = 1) -> SlotCounts:
+        """Draw the counts of run ``number`` (1, 2, ...). Runs are independent."""
         seeds = np.random.SeedSequence([self.seed, number])
-        check_ins = self.check_ins(np.random.default_rng(seeds.spawn(1)[0]))
+        check_ins = self.draw_check_ins(np.random.default_rng(seeds.spawn(1)[0]))
         reports = check_ins
         if self.design.capacity is not None:
             reports = np.minimum(check_ins, self.design.capacity)
@@ -251,12 +252,12 @@ class SimulatedPopulation:
             reports = reports * (np.arange(1, reports.size + 1) >= self.design.window)
         if self.dropout > 0.0:
             reports = np.random.default_rng(seeds.spawn(1)[0]).binomial(reports, 1.0 - self.dropout)
-        alone = self.sampling is Sampling.POISSON
-        first = np.zeros_like(check_ins) if alone else np.cumsum(check_ins) - check_ins
-        keys = keys_of(seeds.spawn(1)[0], (check_ins.size,) if alone else (1,))
+        has_own_order = self.sampling is Sampling.POISSON
+        first = np.zeros_like(check_ins) if has_own_order else np.cumsum(check_ins) - check_ins
+        keys = round_keys(seeds.spawn(1)[0], (check_ins.size,) if has_own_order else (1,))
         return SlotCounts(check_ins, reports, first, keys)
 
-    def check_ins(self, generator: np.random.Generator) -> Counts:
+    def draw_check_ins(self, generator: np.random.Generator) -> Counts:
         """Draw the number of check-ins to slots 1..m."""
         slots, participation = self.design.slots, self.design.participation
         if self.sampling is Sampling.POISSON:
@@ -266,20 +267,20 @@ class SimulatedPopulation:
         elif self.sampling is Sampling.SHUFFLED:
             counts = Arrivals(slots).waking(self.clients)
         elif self.design.protocol is Protocol.SLIDING:
-            awake = generator.binomial(self.waking(), participation)
-            counts = _sliding_check_ins(generator, awake, self.design.window or 1)
+            participants = generator.binomial(self.waking(), participation)
+            counts = _sliding_check_ins(generator, participants, self.design.window or 1)
             if isinstance(self.availability, Arrivals):
                 return counts  # arrivals determine when clients wake, not who is online
         else:
-            takers = int(generator.binomial(self.clients, participation))
-            counts = generator.multinomial(takers, np.full(slots, 1.0 / slots))
+            participant_count = int(generator.binomial(self.clients, participation))
+            counts = generator.multinomial(participant_count, np.full(slots, 1.0 / slots))
         online = self.availability.online(np.arange(1, slots + 1))
         return counts if np.all(online >= 1.0) else generator.binomial(counts, online)
 
     def waking(self) -> Counts:
-        """Return how many clients wake in slots 1..m of a sliding window."""
-        slots, given = self.design.slots, self.availability
-        arrivals = given if isinstance(given, Arrivals) else Arrivals(slots)
+        """Return the number of clients that wake in each slot, with a sliding window."""
+        slots, availability = self.design.slots, self.availability
+        arrivals = availability if isinstance(availability, Arrivals) else Arrivals(slots)
         waking = arrivals.waking(self.clients)[:slots]
         return np.pad(waking, (0, slots - waking.size))
 
@@ -291,16 +292,16 @@ def _sliding_check_ins(generator: np.random.Generator, waking: Counts, window: i
     """
     slots = waking.size
     counts = np.zeros(slots + window, dtype=np.int64)
-    large = waking > max(1, window // 4)
-    few = np.where(large, 0, waking)  # these clients pick their slots one by one
-    length = max(1, ROWS // max(1, int(few.max())))
-    for start in range(0, slots, length):
-        cohorts = few[start : start + length]
-        awake = np.repeat(np.arange(cohorts.size), cohorts)
-        picked = awake + generator.integers(0, window, awake.size)
-        end = start + cohorts.size + window
-        counts[start:end] += np.bincount(picked, minlength=end - start)
-    share = np.full(window, 1.0 / window)
-    for row in np.flatnonzero(large):
-        counts[row : row + window] += generator.multinomial(waking[row], share)
+    is_large = waking > max(1, window // 4)
+    small_cohorts = np.where(is_large, 0, waking)  # their clients pick slots one by one
+    block_slots = max(1, MAX_DRAWS_IN_MEMORY // max(1, int(small_cohorts.max())))
+    for start in range(0, slots, block_slots):
+        block = small_cohorts[start : start + block_slots]
+        wake_slots = np.repeat(np.arange(block.size), block)
+        picked_slots = wake_slots + generator.integers(0, window, wake_slots.size)
+        end = start + block.size + window
+        counts[start:end] += np.bincount(picked_slots, minlength=end - start)
+    slot_probabilities = np.full(window, 1.0 / window)
+    for slot in np.flatnonzero(is_large):
+        counts[slot : slot + window] += generator.multinomial(waking[slot], slot_probabilities)
     return counts[:slots]

@@ -18,7 +18,7 @@ import numpy as np
 
 from checkins.accounting import Certificate, NoiseAt
 from checkins.campaign import Campaign, campaign_text
-from checkins.simulation.baselines import DESCRIPTIONS, Baseline, CalibratedBaseline
+from checkins.simulation.baselines import BASELINE_DESCRIPTIONS, Baseline, CalibratedBaseline
 from checkins.simulation.engine.evaluation import Metrics
 from checkins.simulation.engine.outcome import Curve, Outcome
 from checkins.simulation.engine.training import Scenario
@@ -28,11 +28,11 @@ from checkins.tasks.data.dataset import Dataset
 if TYPE_CHECKING:
     from checkins.simulation.expectation import Histogram
 
-MOST_RUNS_COUNTED = 20
-"""The histogram of check-ins per slot counts at most so many runs, all of the first seed."""
+MAX_HISTOGRAM_RUNS = 20
+"""Largest number of runs, all of the first seed, in the histogram of check-ins per slot."""
 
 METRIC_ORDER = ("auc", "accuracy", "loss")
-"""Names of metrics by preference. The first of them that a model has is its headline metric."""
+"""Names of metrics by preference. The first one that a result has is its headline metric."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,12 +48,12 @@ class DataSummary:
 
     @classmethod
     def of(cls, data: Dataset) -> DataSummary:
-        rows, held = len(data.labels), len(data.holdout_labels)
-        return cls(data.name, data.clients, rows, data.classes, held)
+        rows, holdout_rows = len(data.labels), len(data.holdout_labels)
+        return cls(data.name, data.clients, rows, data.classes, holdout_rows)
 
 
-class _Seeds:
-    """Metrics over the seeds of a campaign or of a baseline."""
+class _SeedStatistics:
+    """Mean and standard deviation of metrics over the seeds of a campaign or of a baseline."""
 
     __slots__ = ()
     seeds: Any
@@ -61,9 +61,9 @@ class _Seeds:
     @property
     def metrics(self) -> Metrics:
         """The mean of each metric over the seeds; empty if a model diverged."""
-        every = [outcome.metrics for outcome in self.seeds]
-        names = every[0] if every and all(every) else {}
-        return {name: statistics.fmean(metrics[name] for metrics in every) for name in names}
+        seed_metrics = [outcome.metrics for outcome in self.seeds]
+        names = seed_metrics[0] if seed_metrics and all(seed_metrics) else {}
+        return {name: statistics.fmean(metrics[name] for metrics in seed_metrics) for name in names}
 
     @property
     def spread(self) -> Metrics | None:
@@ -71,14 +71,15 @@ class _Seeds:
 
         It is None if there is only one seed or if a model diverged.
         """
-        every = [outcome.metrics for outcome in self.seeds]
-        if len(every) < 2 or not all(every):
+        seed_metrics = [outcome.metrics for outcome in self.seeds]
+        if len(seed_metrics) < 2 or not all(seed_metrics):
             return None
-        return {name: statistics.stdev(metrics[name] for metrics in every) for name in every[0]}
+        names = seed_metrics[0]
+        return {name: statistics.stdev(metrics[name] for metrics in seed_metrics) for name in names}
 
 
 @dataclass(frozen=True, slots=True)
-class BaselineResult(_Seeds):
+class BaselineResult(_SeedStatistics):
     """A baseline and the outcomes of its seeds."""
 
     baseline: CalibratedBaseline
@@ -90,7 +91,7 @@ class BaselineResult(_Seeds):
 
     @property
     def description(self) -> str:
-        return DESCRIPTIONS[self.kind]
+        return BASELINE_DESCRIPTIONS[self.kind]
 
     @property
     def noise(self) -> str:
@@ -105,7 +106,7 @@ class BaselineResult(_Seeds):
     def unavailable(self) -> str | None:
         """The reason why the baseline has no metrics; None if it has metrics."""
         if self.baseline.unavailable is None and not self.seeds:
-            return "the simulation was interrupted before it"
+            return "the simulation was interrupted before this baseline"
         if any(outcome.diverged for outcome in self.seeds):
             return "its model diverged, because the rate is too large for this noise"
         return self.baseline.unavailable
@@ -127,10 +128,11 @@ class BaselineResult(_Seeds):
 
 
 @dataclass(frozen=True, slots=True)
-class SimulationResult(_Seeds):
+class SimulationResult(_SeedStatistics):
     """One simulated campaign: its metrics, its certificate and its baselines.
 
-    Counts and slots are from the first seed. Metrics are means over the seeds.
+    The numbers of slots, check-ins, dummies and updates are from the first seed. Metrics are means
+    over the seeds.
     """
 
     campaign: Campaign
@@ -164,7 +166,7 @@ class SimulationResult(_Seeds):
         return self.certificate.epsilon <= self.campaign.budget.epsilon
 
     @property
-    def reused(self) -> bool:
+    def clients_share_rows(self) -> bool:
         """Whether several simulated clients hold the same rows of the data."""
         return self.scenario.clients > self.data.clients
 
@@ -184,10 +186,10 @@ class SimulationResult(_Seeds):
 
     @property
     def curves(self) -> list[Curve]:
-        """Learning curves of the completed seeds, or of all seeds if none completed."""
+        """Learning curves of the seeds that ran to the end, or of all seeds if none did."""
         started = [outcome for outcome in self.seeds if outcome.curve]
-        done = [outcome for outcome in started if outcome.complete]
-        return [outcome.curve for outcome in done or started]
+        completed = [outcome for outcome in started if outcome.complete]
+        return [outcome.curve for outcome in completed or started]
 
     @property
     def slots(self) -> int:
@@ -218,11 +220,11 @@ class SimulationResult(_Seeds):
     @property
     def available_baselines(self) -> list[BaselineResult]:
         """The baselines that have metrics."""
-        return [one for one in self.baselines if one.unavailable is None]
+        return [baseline for baseline in self.baselines if baseline.unavailable is None]
 
     def baseline(self, kind: Baseline) -> BaselineResult | None:
         """Return the baseline of this kind if it has metrics, else None."""
-        return next((one for one in self.available_baselines if one.kind is kind), None)
+        return next((result for result in self.available_baselines if result.kind is kind), None)
 
     @property
     def versions(self) -> dict[str, str]:
@@ -236,12 +238,12 @@ class SimulationResult(_Seeds):
     def as_json(self) -> dict[str, Any]:
         """Return plain values. An infinite epsilon of the certificate becomes None."""
         campaign, budget = self.campaign, self.campaign.budget
-        text = campaign_text(campaign)
-        plain: dict[str, Any] = {
+        file_text = campaign_text(campaign)
+        fields: dict[str, Any] = {
             "simulated": True,
             "complete": self.complete,
             "notes": [*self.notes],
-            "campaign": {"name": campaign.name, "seal": campaign.seal, "text": text},
+            "campaign": {"name": campaign.name, "seal": campaign.seal, "text": file_text},
             "budget": asdict(budget) | {"adjacency": str(budget.adjacency)},
             "within_budget": self.within_budget,
             "diverged": self.diverged,
@@ -250,7 +252,7 @@ class SimulationResult(_Seeds):
             "data": asdict(self.data),
             "scenario": {
                 "clients": self.scenario.clients,
-                "reused": self.reused,
+                "reused": self.clients_share_rows,
                 "availability": str(self.scenario.availability),
                 "dropout": self.scenario.dropout,
             },
@@ -275,8 +277,8 @@ class SimulationResult(_Seeds):
             "versions": self.versions,
         }
         if self.settings:
-            plain["settings"] = dict(self.settings)
-        return plain if self.command is None else {**plain, "command": self.command}
+            fields["settings"] = dict(self.settings)
+        return fields if self.command is None else {**fields, "command": self.command}
 
 
 @dataclass(frozen=True, slots=True)
@@ -288,15 +290,15 @@ class SweepResult:
     """The command that repeats the sweep; None if no command started it."""
 
     def as_json(self) -> dict[str, Any]:
-        plain: dict[str, Any] = {"sweep": [run.as_json() for run in self.runs]}
-        return plain if self.command is None else {**plain, "command": self.command}
+        fields: dict[str, Any] = {"sweep": [run.as_json() for run in self.runs]}
+        return fields if self.command is None else {**fields, "command": self.command}
 
 
-def against_theory(job: Job, outcome: Outcome) -> tuple[Histogram | None, float | None]:
+def compare_with_theory(job: Job, outcome: Outcome) -> tuple[Histogram | None, float | None]:
     """Return the histogram of check-ins per slot, and the expected number of dummies.
 
-    ``outcome`` is the outcome of ``job``. Both are None if no slot was simulated, and the second is
-    None if the protocol has no dummies.
+    ``outcome`` is the outcome of ``job``. If no slot was simulated, both values are None. If the
+    protocol has no dummies, their expected number is None.
     """
     if job.mechanism is None or not outcome.slots:
         return None, None
@@ -304,10 +306,10 @@ def against_theory(job: Job, outcome: Outcome) -> tuple[Histogram | None, float 
 
     mechanism = job.mechanism
     population = job.training(load_task(job.task, job.folder)).population
-    runs = min(math.ceil(outcome.slots / mechanism.design.slots), MOST_RUNS_COUNTED)
-    counted = np.concatenate([population.run(run).check_ins for run in range(1, runs + 1)])
-    with_dummies = not mechanism.averaged and mechanism.noise_at is NoiseAt.CLIENT
-    due = expectation.dummies(population) * mechanism.runs if with_dummies else None
-    if due is not None and not outcome.complete:
-        due *= outcome.slots / job.slots
-    return expectation.occupancy(population, counted[: outcome.slots]), due
+    runs = min(math.ceil(outcome.slots / mechanism.design.slots), MAX_HISTOGRAM_RUNS)
+    check_ins = np.concatenate([population.draw_run(run).check_ins for run in range(1, runs + 1)])
+    has_dummies = not mechanism.is_averaged and mechanism.noise_at is NoiseAt.CLIENT
+    expected = expectation.expected_dummies(population) * mechanism.runs if has_dummies else None
+    if expected is not None and not outcome.complete:
+        expected *= outcome.slots / job.slots
+    return expectation.occupancy(population, check_ins[: outcome.slots]), expected

@@ -1,6 +1,6 @@
 """A study: one or more campaigns with their baselines, each run from several seeds.
 
-``Study.prepared`` loads the data and calibrates the baselines. ``PreparedStudy.run`` runs the jobs.
+``Study.prepare`` loads the data and calibrates the baselines. ``PreparedStudy.run`` runs the jobs.
 ``PreparedStudy.result`` combines the outcomes of the jobs.
 """
 
@@ -26,7 +26,7 @@ from checkins.simulation.engine.outcome import Outcome, task_of
 from checkins.simulation.engine.training import Scenario
 from checkins.simulation.population import MOST_CLIENTS, Always, Availability
 from checkins.simulation.result import BaselineResult, SimulationResult, SweepResult
-from checkins.simulation.sweep import label
+from checkins.simulation.sweep import setting_label
 from checkins.simulation.workers import Job, load_task
 
 Setting = dict[str, object]
@@ -36,9 +36,10 @@ MOST_SLOTS = 50_000_000
 """Largest number of slots of a run. Each slot takes about fifty bytes of memory."""
 
 FIXED_BEFOREHAND = "the last slot was fixed beforehand and does not depend on the releases"
+"""Assumption in the certificate of a simulation that was stopped before its last slot."""
 
-_POINTS = 10
-"""Number of points at which the curve of epsilon over slots is computed."""
+_CURVE_POINTS = 10
+"""Number of points of the curve of epsilon over slots."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,11 +47,11 @@ class ScenarioOptions:
     """Assumptions about the clients that are not in a campaign file.
 
     If ``clients`` is None, there are as many clients as in the data. More clients than in the data
-    are allowed only with ``reuse``, because several of them then hold the same rows.
+    are allowed only with ``reuse_clients``, because several of them then hold the same rows.
     """
 
     clients: int | None = None
-    reuse: bool = False
+    reuse_clients: bool = False
     availability: Availability = field(default_factory=Always)
     dropout: float = 0.0
 
@@ -59,27 +60,27 @@ class ScenarioOptions:
             validate.count(most=MOST_CLIENTS, clients=self.clients)
         validate.probability(dropout=self.dropout)
 
-    def scenario(self, campaign: Campaign, in_data: int) -> Scenario:
-        """Return the scenario for data with ``in_data`` clients.
+    def scenario(self, campaign: Campaign, clients_in_data: int) -> Scenario:
+        """Return the scenario of a campaign whose data has ``clients_in_data`` clients.
 
         Raises WrongPopulation if the number of clients contradicts the data or the campaign file.
         """
         declared = campaign.design.population
-        clients = in_data if self.clients is None else self.clients
-        remedy = "use --reuse-clients to let several"
+        clients = clients_in_data if self.clients is None else self.clients
+        remedy = "use --reuse-clients to let several clients hold the same rows"
         if declared and not declared.fewest <= clients <= declared.most:
-            ends = [declared.fewest, declared.most]
+            limits = [declared.fewest, declared.most]
             if self.clients is not None:
-                why = f"the file's population is {ends[0]:,} to {ends[1]:,}"
+                why = f"the file's population is {limits[0]:,} to {limits[1]:,}"
                 raise WrongPopulation(
                     "clients", clients, f"{why}: change or remove [budget] population"
                 )
-            if not self.reuse:
-                why = f"the data has {in_data:,} clients: change it, or {remedy} clients"
-                raise WrongPopulation("population", ends, f"{why} hold the same rows")
-            clients = ends[0] if in_data < ends[0] else ends[1]
-        if clients > in_data and not self.reuse:
-            why = f"the data has {in_data:,}: {remedy} hold the same rows"
+            if not self.reuse_clients:
+                why = f"the data has {clients_in_data:,} clients: change this, or {remedy}"
+                raise WrongPopulation("population", limits, why)
+            clients = limits[0] if clients_in_data < limits[0] else limits[1]
+        if clients > clients_in_data and not self.reuse_clients:
+            why = f"the data has {clients_in_data:,}: {remedy}"
             raise WrongPopulation("clients", clients, why)
         return Scenario(clients, self.availability, self.dropout)
 
@@ -97,8 +98,8 @@ class _JobGroup:
 
 
 @dataclass(frozen=True, slots=True)
-class _Entry:
-    """One campaign of the study. ``groups`` starts with the campaign; its baselines follow."""
+class _PreparedCampaign:
+    """One campaign of the study. The first group has its own jobs; groups of baselines follow."""
 
     setting: Setting
     campaign: Campaign
@@ -108,7 +109,10 @@ class _Entry:
 
 @dataclass(frozen=True, slots=True)
 class Study:
-    """Campaigns with their settings, seeds and baselines. Every result contains ``notes``."""
+    """Campaigns with their settings, seeds and baselines. Every result contains ``notes``.
+
+    ``evaluations`` is the number of evaluations of the model during a job.
+    """
 
     campaigns: tuple[tuple[Setting, Campaign], ...]
     folder: str = "."
@@ -130,26 +134,33 @@ class Study:
         Mechanism.of(campaign, loaded.model.dimension)
         server_of(task.optimizer)
         if not (variation := PartialRun.whole(campaign).variation) < campaign.budget.delta:
-            raise InvalidValue("variation", variation, "must be less than delta: use a finer grid")
+            why = "the charge for rounding noise must be less than delta: use a finer grid"
+            raise InvalidValue("variation", variation, why)
 
-    def prepared(self) -> PreparedStudy:
+    def prepare(self) -> PreparedStudy:
         """Load the data, start the accounting, calibrate the baselines and list the jobs."""
         pool = ThreadPoolExecutor(1, thread_name_prefix="accounting")
         try:
-            entries = tuple(self._entry(*both, pool) for both in self.campaigns)
+            campaigns = tuple(
+                self._prepare_campaign(setting, campaign, pool)
+                for setting, campaign in self.campaigns
+            )
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             raise
-        for entry in entries:
-            entry.accounting.begin_curve()
-        return PreparedStudy(self, entries, pool)
+        for prepared in campaigns:
+            prepared.accounting.begin_curve()
+        return PreparedStudy(self, campaigns, pool)
 
-    def _entry(self, setting: Setting, campaign: Campaign, pool: Executor) -> _Entry:
+    def _prepare_campaign(
+        self, setting: Setting, campaign: Campaign, pool: Executor
+    ) -> _PreparedCampaign:
         task = task_of(campaign)
         loaded = load_task(task, self.folder)
         scenario = self.scenario_options.scenario(campaign, loaded.data.clients)
-        own = Mechanism.of(campaign, loaded.model.dimension)
-        reports = [_reports(own, scenario, seed) for seed in self.seeds] if own.averaged else []
+        own_mechanism = Mechanism.of(campaign, loaded.model.dimension)
+        seeds = self.seeds if own_mechanism.is_averaged else ()
+        reports = [_reports_by_run(own_mechanism, scenario, seed) for seed in seeds]
         accounting = BackgroundAccounting(campaign, pool, reports)
 
         def jobs(mechanism: Mechanism | None, *, allow_divergence: bool) -> tuple[Job, ...]:
@@ -158,21 +169,23 @@ class Study:
                 Job(task, self.folder, mechanism, scenario, seed, *options) for seed in self.seeds
             )
 
-        name, sweep = label(setting), len(self.campaigns) > 1
-        groups = [_JobGroup(name or "campaign", jobs(own, allow_divergence=sweep))]
+        name, is_sweep = setting_label(setting), len(self.campaigns) > 1
+        groups = [_JobGroup(name or "campaign", jobs(own_mechanism, allow_divergence=is_sweep))]
         sizes = {"clients": scenario.clients, "dimension": loaded.model.dimension}
         for kind in self.baselines:
-            baseline = calibrate_baseline(kind, own, accounting.whole, **sizes)
-            run = jobs(baseline.mechanism, allow_divergence=True)
+            baseline = calibrate_baseline(kind, own_mechanism, accounting.full_certificate, **sizes)
+            baseline_jobs = jobs(baseline.mechanism, allow_divergence=True)
+            if baseline.unavailable:
+                baseline_jobs = ()
             group_label = f"{name}, {kind}" if name else str(kind)
-            groups.append(_JobGroup(group_label, () if baseline.unavailable else run, baseline))
-        return _Entry(setting, campaign, accounting, tuple(groups))
+            groups.append(_JobGroup(group_label, baseline_jobs, baseline))
+        return _PreparedCampaign(setting, campaign, accounting, tuple(groups))
 
 
-def _reports(mechanism: Mechanism, scenario: Scenario, seed: int) -> list[int]:
+def _reports_by_run(mechanism: Mechanism, scenario: Scenario, seed: int) -> list[int]:
     """Return the number of reports in each run of a seed."""
     population = scenario.population(mechanism, seed)
-    return [int(population.run(run).reports.sum()) for run in range(1, mechanism.runs + 1)]
+    return [int(population.draw_run(run).reports.sum()) for run in range(1, mechanism.runs + 1)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,21 +193,22 @@ class PreparedStudy:
     """A study with loaded data, calibrated baselines and a list of jobs."""
 
     study: Study
-    entries: tuple[_Entry, ...]
+    campaigns: tuple[_PreparedCampaign, ...]
     pool: Executor
 
     @property
     def jobs(self) -> list[Job]:
-        return [job for entry in self.entries for group in entry.groups for job in group.jobs]
+        groups = [group for prepared in self.campaigns for group in prepared.groups]
+        return [job for group in groups for job in group.jobs]
 
     @property
     def labels(self) -> list[str]:
         """The name of each job, for progress bars."""
-        several = len(self.study.seeds) > 1
+        has_several_seeds = len(self.study.seeds) > 1
         return [
-            f"{group.label}, seed {job.seed}" if several else group.label
-            for entry in self.entries
-            for group in entry.groups
+            f"{group.label}, seed {job.seed}" if has_several_seeds else group.label
+            for prepared in self.campaigns
+            for group in prepared.groups
             for job in group.jobs
         ]
 
@@ -203,10 +217,10 @@ class PreparedStudy:
 
         Return None if the job is a baseline or if the bound is not computed yet.
         """
-        for entry in self.entries:
-            for group in entry.groups:
+        for prepared in self.campaigns:
+            for group in prepared.groups:
                 if number < len(group.jobs):
-                    return None if group.baseline else entry.accounting.epsilon_so_far(slots)
+                    return None if group.baseline else prepared.accounting.epsilon_so_far(slots)
                 number -= len(group.jobs)
         return None
 
@@ -216,55 +230,58 @@ class PreparedStudy:
         processes: int = 1,
         ray: bool = False,
         cache: Path | None = None,
-        watch: Callable[[int, int, Metrics], None] | None = None,
+        on_progress: Callable[[int, int, Metrics], None] | None = None,
     ) -> list[Outcome | None]:
         """Run the jobs. Outcomes that are in the folder ``cache`` are not computed again."""
-        return workers.run_jobs(self.jobs, workers=processes, ray=ray, cache=cache, watch=watch)
+        return workers.run_jobs(
+            self.jobs, workers=processes, ray=ray, cache=cache, on_progress=on_progress
+        )
 
     def result(self, outcomes: Sequence[Outcome | None]) -> SimulationResult | SweepResult | None:
         """Combine the outcomes. Return None if no job of any campaign was started."""
-        left = iter(outcomes)
-        by_entry = []
-        for entry in self.entries:
-            done = [[next(left) for _ in group.jobs] for group in entry.groups]
-            if (result := self._entry_result(entry, done)) is not None:
-                by_entry.append(result)
-        if not by_entry:
+        remaining = iter(outcomes)
+        campaign_results = []
+        for prepared in self.campaigns:
+            by_group = [[next(remaining) for _ in group.jobs] for group in prepared.groups]
+            if (result := self._campaign_result(prepared, by_group)) is not None:
+                campaign_results.append(result)
+        if not campaign_results:
             return None
-        if len(self.entries) == 1 and not self.entries[0].setting:
-            return by_entry[0]
-        return SweepResult(tuple(by_entry))
+        if len(self.campaigns) == 1 and not self.campaigns[0].setting:
+            return campaign_results[0]
+        return SweepResult(tuple(campaign_results))
 
-    def _entry_result(
-        self, entry: _Entry, done: Sequence[Sequence[Outcome | None]]
+    def _campaign_result(
+        self, prepared: _PreparedCampaign, by_group: Sequence[Sequence[Outcome | None]]
     ) -> SimulationResult | None:
-        """Combine ``done``, the outcomes of each group of jobs, which begin with the campaign's.
+        """Combine the outcomes of each group of jobs. The first group is the campaign itself.
 
         Return None if no job of the campaign itself was started.
         """
-        pairs = zip(entry.groups[0].jobs, done[0], strict=True)
-        started = [(job, outcome) for job, outcome in pairs if outcome is not None]
-        if not started:
+        pairs = zip(prepared.groups[0].jobs, by_group[0], strict=True)
+        started_jobs = [(job, outcome) for job, outcome in pairs if outcome is not None]
+        if not started_jobs:
             return None
-        job, outcomes = started[0][0], [outcome for _, outcome in started]
+        job, outcomes = started_jobs[0][0], [outcome for _, outcome in started_jobs]
         slots = max(outcome.slots for outcome in outcomes)
-        certificate = entry.accounting.whole
+        certificate = prepared.accounting.full_certificate
         if not any(outcome.diverged for outcome in outcomes):
             contributors = [outcome.contributors for outcome in outcomes]
-            certificate = entry.accounting.certificate(slots, contributors)
+            certificate = prepared.accounting.certificate(slots, contributors)
         notes = self.study.notes
-        averaged = entry.campaign.design.protocol is Protocol.AVERAGED
-        if averaged and certificate.adjacency is Adjacency.REPLACE_ONE:
+        is_averaged = prepared.campaign.design.protocol is Protocol.AVERAGED
+        if is_averaged and certificate.adjacency is Adjacency.REPLACE_ONE:
             fewest = "the fewest reports of any run of any seed"
             notes = (*notes, f"the certificate of averaged updates is for {fewest}")
-        complete = [outcome is not None and outcome.complete for own in done for outcome in own]
-        own_complete, accounted = all(complete[: len(done[0])]), entry.accounting
+        complete = [[each is not None and each.complete for each in group] for group in by_group]
+        accounting = prepared.accounting
+        points = accounting.curve() if all(complete[0]) else accounting.computed_points(slots)
         loaded = load_task(job.task, job.folder)
-        occupancy, dummies_expected = results.against_theory(job, outcomes[0])
+        occupancy, dummies_expected = results.compare_with_theory(job, outcomes[0])
         return SimulationResult(
-            campaign=entry.campaign,
+            campaign=prepared.campaign,
             certificate=certificate,
-            complete=all(complete),
+            complete=all(map(all, complete)),
             seeds=tuple(outcomes),
             scenario=job.scenario,
             data=results.DataSummary.of(loaded.data),
@@ -272,30 +289,32 @@ class PreparedStudy:
             dimension=loaded.model.dimension,
             noise="none" if job.mechanism is None else job.mechanism.noise_description,
             on_holdout=Evaluation(loaded).on_holdout,
-            epsilon_by_slot=tuple(accounted.curve() if own_complete else accounted.known(slots)),
+            epsilon_by_slot=tuple(points),
             occupancy=occupancy,
             dummies_expected=dummies_expected,
             baselines=tuple(
-                BaselineResult(group.baseline, tuple(one for one in own if one is not None))
-                for group, own in zip(entry.groups[1:], done[1:], strict=True)
+                BaselineResult(
+                    group.baseline, tuple(each for each in group_outcomes if each is not None)
+                )
+                for group, group_outcomes in zip(prepared.groups[1:], by_group[1:], strict=True)
                 if group.baseline is not None
             ),
             notes=notes,
-            settings=entry.setting,
+            settings=prepared.setting,
         )
 
     def close(self) -> None:
         """Stop the accounting and its thread."""
-        for entry in self.entries:
-            entry.accounting.close()
+        for prepared in self.campaigns:
+            prepared.accounting.close()
         self.pool.shutdown(wait=False, cancel_futures=True)
 
 
 class BackgroundAccounting:
-    """Compute the certificate of a campaign, and epsilon over its slots, in a thread.
+    """Compute the certificate of a campaign, and its curve of epsilon over slots, in a thread.
 
-    ``contributors[i][j]`` is the number of reports in run j of seed i. The certificate of averaged
-    updates depends on it.
+    ``contributors[i][j]`` is the number of reports in run j of seed i. The certificate of the
+    averaged protocol depends on these numbers.
     """
 
     def __init__(
@@ -305,10 +324,10 @@ class BackgroundAccounting:
         self._campaign = campaign
         self._pool = pool
         self._spending = Spending(campaign)
-        self._known: list[tuple[int, float]] = []
+        self._points: list[tuple[int, float]] = []
         self._stopping = False
         runs: Sequence[PartialRun] = (PartialRun.whole(campaign),)
-        if self._averaged:
+        if self._is_averaged:
             runs = self._worst_runs(contributors)
         self._certificate = pool.submit(certify_runs, runs, compare=True)
         self._curve: Future[None] | None = None
@@ -320,60 +339,61 @@ class BackgroundAccounting:
         return self._curve
 
     @property
-    def _averaged(self) -> bool:
+    def _is_averaged(self) -> bool:
         return self._campaign.design.protocol is Protocol.AVERAGED
 
     def _worst_runs(self, contributors: Sequence[Sequence[int]]) -> list[PartialRun]:
         """Return runs whose epsilon is at least that of every seed.
 
-        They have the fewest reports of any run, because epsilon grows if there are fewer reports.
-        Runs without reports are not counted, because they release nothing.
+        Each of these runs has the fewest reports of any run, because fewer reports give a larger
+        epsilon. Runs without reports are not counted, because they release nothing.
         """
         slots = self._campaign.design.slots
-        times = max((sum(count > 0 for count in runs) for runs in contributors), default=0)
-        if not times:
+        used_runs = max((sum(count > 0 for count in runs) for runs in contributors), default=0)
+        if not used_runs:
             return [PartialRun(self._campaign, slots, contributors=0)]
         fewest = min(count for runs in contributors for count in runs if count)
-        return [PartialRun(self._campaign, slots, contributors=fewest, times=times)]
+        return [PartialRun(self._campaign, slots, contributors=fewest, times=used_runs)]
 
     def _compute_curve(self) -> None:
         slots = self._spending.slots
-        if self._averaged:  # epsilon does not depend on the number of slots
-            self._known.append((slots, self.whole.epsilon))
+        if self._is_averaged:  # epsilon does not depend on the number of slots
+            self._points.append((slots, self.full_certificate.epsilon))
             return
-        for count in sorted({max(1, slots * part // _POINTS) for part in range(1, _POINTS + 1)}):
+        steps = range(1, _CURVE_POINTS + 1)
+        for count in sorted({max(1, slots * step // _CURVE_POINTS) for step in steps}):
             if self._stopping:
                 return
             [point] = self._spending.curve([count])
-            self._known.append(point)
+            self._points.append(point)
 
     def epsilon_so_far(self, slots: int) -> float | None:
         """Return an upper bound on epsilon after ``slots`` slots; None if not computed yet."""
-        place = bisect.bisect_left(self._known, (slots, 0.0))
-        return self._known[place][1] if place < len(self._known) else None
+        index = bisect.bisect_left(self._points, (slots, 0.0))
+        return self._points[index][1] if index < len(self._points) else None
 
     @property
-    def whole(self) -> Certificate:
+    def full_certificate(self) -> Certificate:
         """The certificate of all runs, up to their last slots. Waits until it is computed."""
         return self._certificate.result()
 
     def curve(self) -> list[tuple[int, float]]:
         """Return pairs (slots, epsilon) up to the last slot. Waits until they are computed."""
         self.begin_curve().result()
-        return list(self._known)
+        return list(self._points)
 
-    def known(self, slots: int) -> list[tuple[int, float]]:
-        """Return those points of the curve up to ``slots`` that are already computed."""
-        return [point for point in self._known if point[0] <= slots]
+    def computed_points(self, slots: int) -> list[tuple[int, float]]:
+        """Return the points of the curve up to ``slots`` that are already computed."""
+        return [point for point in self._points if point[0] <= slots]
 
     def certificate(self, slots: int, contributors: Sequence[Sequence[int]]) -> Certificate:
         """Return the certificate of the first ``slots`` slots, counted over all runs.
 
-        With averaged updates, the certificate is for the fewest reports of any run.
+        With the averaged protocol, the certificate is for the fewest reports of any run.
         """
         if slots >= self._spending.slots:
-            return self.whole
-        if self._averaged:
+            return self.full_certificate
+        if self._is_averaged:
             certificate = certify_runs(self._worst_runs(contributors))
         else:
             run, slot = divmod(max(slots - 1, 0), self._campaign.design.slots)

@@ -10,6 +10,7 @@ from checkins.campaign import Campaign, InvalidCampaign, campaign_text, parse_ca
 from checkins.errors import InvalidValue
 
 MOST_SETTINGS = 1000
+"""Largest number of combinations in a sweep."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,71 +30,71 @@ class Axis:
         key, equals, values = text.partition("=")
         if not equals or not key.strip() or not values.strip():
             raise InvalidValue("sweep", text, "must be SECTION.KEY=VALUE,VALUE,...")
-        parsed = _values(values)
-        for place, value in enumerate(parsed):
-            if value in parsed[:place]:
+        parsed = _parse_values(values)
+        for index, value in enumerate(parsed):
+            if value in parsed[:index]:
                 raise InvalidValue("sweep", text, f"has the value {value} more than once")
         return cls(key.strip(), parsed)
 
 
-def settings(axes: Iterable[Axis]) -> Iterator[dict[str, object]]:
+def setting_combinations(axes: Iterable[Axis]) -> Iterator[dict[str, object]]:
     """Yield every combination of the axes' values. Without axes, yield one empty combination."""
-    listed = list(axes)
-    keys = [axis.key for axis in listed]
+    axis_list = list(axes)
+    keys = [axis.key for axis in axis_list]
     for key in keys:
         if keys.count(key) > 1:
             raise InvalidValue("sweep", key, "was given more than once")
-    count = 1
-    for axis in listed:
-        count *= len(axis.values)
-    if count > MOST_SETTINGS:
-        raise InvalidValue("sweep", count, f"makes more than {MOST_SETTINGS:,} campaigns")
-    for values in itertools.product(*(axis.values for axis in listed)):
+    combinations = 1
+    for axis in axis_list:
+        combinations *= len(axis.values)
+    if combinations > MOST_SETTINGS:
+        raise InvalidValue("sweep", combinations, f"makes more than {MOST_SETTINGS:,} campaigns")
+    for values in itertools.product(*(axis.values for axis in axis_list)):
         yield dict(zip(keys, values, strict=True))
 
 
-def changed(campaign: Campaign, setting: dict[str, object]) -> Campaign:
-    """Return the campaign with the keys in ``setting`` replaced in its file."""
+def with_setting(campaign: Campaign, setting: dict[str, object]) -> Campaign:
+    """Return the campaign whose file has the values in ``setting`` for these keys."""
     if not setting:
         return campaign
     import tomlkit
 
     document = tomlkit.parse(campaign_text(campaign))
     for key, value in setting.items():
-        *tables, last = key.split(".")
-        place: object = document
-        for name in tables:
-            place = place.get(name) if isinstance(place, dict) else None
-        if not isinstance(place, dict):
+        *tables, name_in_table = key.split(".")
+        table: object = document
+        for table_name in tables:
+            table = table.get(table_name) if isinstance(table, dict) else None
+        if not isinstance(table, dict):
             raise InvalidValue("sweep", key, f"the file has no table {'.'.join(tables)!r}")
-        place[last] = value
+        table[name_in_table] = value
     try:
         return parse_campaign(tomlkit.dumps(document)).campaign
     except InvalidCampaign as error:
-        _, _, place = error.name.partition(": ")
-        raise InvalidValue("sweep", label(setting), f"{place}: {error.expected}") from error
+        _, _, field = error.name.partition(": ")
+        raise InvalidValue("sweep", setting_label(setting), f"{field}: {error.expected}") from error
 
 
-def label(setting: Mapping[str, object]) -> str:
-    """Return a combination as text.
+def setting_label(setting: Mapping[str, object]) -> str:
+    """Return a combination of values as text.
 
-    >>> label({"protocol.slots": 100, "task.model": "mlp"})
+    >>> setting_label({"protocol.slots": 100, "task.model": "mlp"})
     'protocol.slots=100, task.model=mlp'
     """
     return ", ".join(f"{key}={value}" for key, value in setting.items())
 
 
-def _values(text: str) -> tuple[object, ...]:
+def _parse_values(text: str) -> tuple[object, ...]:
     import tomlkit
     from tomlkit.exceptions import TOMLKitError
 
     try:
         return tuple(tomlkit.parse(f"values = [{text}]").unwrap()["values"])
     except (TOMLKitError, ValueError):
-        return tuple(_value(word.strip()) for word in text.split(","))
+        return tuple(_parse_value(word.strip()) for word in text.split(","))
 
 
-def _value(word: str) -> object:
+def _parse_value(word: str) -> object:
     import tomlkit
     from tomlkit.exceptions import TOMLKitError
 

@@ -3,17 +3,17 @@
 There are three groups of trials. A *slot series* measures one loss and scheme at m, 4m, 16m and
 64m slots, with one or four clients per slot. A *variation* changes one parameter. A *comparison*
 runs the fixed window and the averaged protocol on equally many clients, either with the same noise
-or with the same epsilon. The latter uses the asymptotic orders of the paper.
+or with the same epsilon. At the same epsilon, noise and participation follow the formulas below.
 
-The paper compares the protocols at equal epsilon. The fixed window takes p₀ = m/n and
-σ ~ p₀/(ε√m). The averaged protocol takes p₀ = 1 and σ ~ 1/(ε√m), so its noise is n/m times as
-large. Let k = n/m and x = pσ²/L², with the σ of the averaged protocol. In units of LR/√m, the
-paper's bounds then are
+With m slots and n clients, the paper compares the protocols at equal epsilon. The fixed window has
+p₀ = m/n and σ ~ p₀/(ε√m). The averaged protocol has p₀ = 1 and σ ~ 1/(ε√m), so its noise is n/m
+times as large. Let k = n/m and x = pσ²/L², with the dimension p, the Lipschitz constant L and the σ
+of the averaged protocol. In units of LR/√m, with the diameter R, the paper's bounds then are
 
     fixed √(1 + x/k²),     averaged √(1 + x/k),     averaged, smooth √((1 + x)/k) + βR/(L√m).
 
-By these bounds the fixed window is better for m ≪ n if the loss is not smooth. The paper's next
-sentence states the opposite. On smooth losses either protocol may be better.
+By these bounds the fixed window is better for m ≪ n if the loss is not smooth. The paper's text
+states the opposite. On smooth losses, either protocol may be better.
 """
 
 from __future__ import annotations
@@ -26,13 +26,14 @@ import numpy as np
 
 from checkins import validate
 from checkins.errors import InvalidValue
-from checkins.simulation.excess_risk import MOST_SLOTS, Measured, Scheme, Trial, measure
+from checkins.simulation.excess_risk import MOST_SLOTS, MeasuredRisk, Scheme, Trial, measure
 from checkins.tasks.data.synthetic import Loss, Problem
 
 FEWEST_SLOTS = 256
-STEPS = (64, 16, 4, 1)
-"""Divisors of the largest number of slots. A slot series has one measurement for each of them."""
-PER_SLOT = (1, 4)
+"""Least number of slots of a sweep, so that its shortest trial has four slots."""
+SLOT_DIVISORS = (64, 16, 4, 1)
+"""Divisors of the largest number of slots. A slot series has one measurement per divisor."""
+CLIENTS_PER_SLOT = (1, 4)
 """Numbers of clients per slot in the slot series."""
 DIMENSION, DIAMETER, NOISE = 2, 2.0, 0.5
 """Dimension and diameter of the problems. ``NOISE`` is √(pσ²)/L, the typical norm of a report's
@@ -44,12 +45,13 @@ OnFraction = Callable[[float], None]
 
 @dataclass(frozen=True, slots=True)
 class SlotSeries:
-    """Measurements of one loss and scheme at one n/m, with growing m."""
+    """Measurements of one loss and scheme, with a growing number of slots m and constant n/m."""
 
-    measurements: tuple[Measured, ...]
+    measurements: tuple[MeasuredRisk, ...]
 
     @property
-    def top(self) -> Measured:
+    def largest(self) -> MeasuredRisk:
+        """The measurement with the largest number of slots."""
         return self.measurements[-1]
 
     @property
@@ -59,13 +61,13 @@ class SlotSeries:
         The first measurement is left out because, with few slots, the projection onto the ball
         determines the risk rather than the noise.
         """
-        x, y, weights = self._logs()
+        x, y, weights = self._weighted_logs()
         return float(np.sum(weights * x * y) / np.sum(weights * x * x))
 
     @property
     def slope_error(self) -> float:
         """Standard error of ``slope``."""
-        x, _, weights = self._logs()
+        x, _, weights = self._weighted_logs()
         return float(1.0 / np.sqrt(np.sum(weights * x * x)))
 
     @property
@@ -74,28 +76,29 @@ class SlotSeries:
 
         It is above −1/2, because log m/√m falls more slowly than 1/√m.
         """
-        low, high = self.measurements[1].trial, self.top.trial
+        low, high = self.measurements[1].trial, self.largest.trial
         return math.log(high.bound / low.bound) / math.log(high.slots / low.slots)
 
-    def _logs(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        used = self.measurements[1:]
-        x = np.log([one.trial.slots for one in used])
-        y = np.log([one.risk for one in used])
-        weights = np.array([(one.risk / one.error) ** 2 for one in used])
+    def _weighted_logs(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return centred log m, log risk, and the weights of the fit."""
+        points = self.measurements[1:]
+        x = np.log([point.trial.slots for point in points])
+        y = np.log([point.risk for point in points])
+        weights = np.array([(point.risk / point.standard_error) ** 2 for point in points])
         return x - np.average(x, weights=weights), y, weights
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Both protocols on equally many clients.
+    """The fixed window and the averaged protocol on equally many clients.
 
     A ratio is the risk of the averaged protocol divided by the risk of the fixed window.
     """
 
-    same: str
+    equal_quantity: str
     """The quantity that is equal for both protocols: "noise" or "epsilon"."""
-    fixed: Measured
-    averaged: Measured
+    fixed: MeasuredRisk
+    averaged: MeasuredRisk
     paper_ratio: float
     """The ratio of the paper's asymptotic orders, without logarithms and constants."""
 
@@ -107,7 +110,8 @@ class Comparison:
     def ratio_error(self) -> float:
         """Standard error of ``ratio``, by first-order error propagation."""
         return self.ratio * math.hypot(
-            self.averaged.error / self.averaged.risk, self.fixed.error / self.fixed.risk
+            self.averaged.standard_error / self.averaged.risk,
+            self.fixed.standard_error / self.fixed.risk,
         )
 
     @property
@@ -122,44 +126,44 @@ class UtilitySweep:
     slots: int
     runs: int
     slot_series: tuple[SlotSeries, ...]
-    variations: tuple[tuple[str, Measured], ...]
+    variations: tuple[tuple[str, MeasuredRisk], ...]
     comparisons: tuple[Comparison, ...]
 
     @property
-    def measured(self) -> tuple[tuple[str, Measured], ...]:
+    def measured_risks(self) -> tuple[tuple[str, MeasuredRisk], ...]:
         """All measured trials, each with the name of its group."""
         return (
-            *(("ladder", one) for series in self.slot_series for one in series.measurements),
+            *(("ladder", risk) for series in self.slot_series for risk in series.measurements),
             *self.variations,
             *(
-                (f"same {pair.same}", one)
+                (f"same {pair.equal_quantity}", risk)
                 for pair in self.comparisons
-                for one in (pair.fixed, pair.averaged)
+                for risk in (pair.fixed, pair.averaged)
             ),
         )
 
     @property
-    def tightest(self) -> Measured:
+    def closest_to_bound(self) -> MeasuredRisk:
         """The measurement whose upper confidence limit comes closest to its bound."""
-        return max((one for _, one in self.measured), key=lambda one: one.share)
+        return max((risk for _, risk in self.measured_risks), key=lambda risk: risk.share_of_bound)
 
     @property
     def informative_bounds(self) -> int:
-        """The number of bounds below the excess risk of the worst model. The others are vacuous."""
-        return sum(one.trial.bound < one.trial.worst for _, one in self.measured)
+        """The number of bounds that are not vacuous: below the excess risk of the worst model."""
+        return sum(risk.trial.bound < risk.trial.worst_risk for _, risk in self.measured_risks)
 
     @property
-    def holds(self) -> bool:
+    def all_bounds_hold(self) -> bool:
         """Whether every upper confidence limit is at most its bound."""
-        return all(one.share <= 1.0 for _, one in self.measured)
+        return all(risk.share_of_bound <= 1.0 for _, risk in self.measured_risks)
 
 
 def sweep(
-    *, slots: int, runs: int, seed: int, watch: OnFraction = lambda share: None
+    *, slots: int, runs: int, seed: int, on_progress: OnFraction = lambda share: None
 ) -> UtilitySweep:
     """Run all trials, with at most ``slots`` slots each.
 
-    ``watch`` is called with the finished fraction. Trials share no clients and no randomness.
+    ``on_progress`` is called with the finished fraction. Trials share no clients and no randomness.
     """
     validate.count(most=MOST_SLOTS, slots=slots)
     if not slots >= FEWEST_SLOTS:
@@ -171,19 +175,22 @@ def sweep(
         *(trial for _, trial in variations),
         *(trial for _, fixed, averaged, _ in comparisons for trial in (fixed, averaged)),
     ]
-    total, done = sum(_work(trial) for trial in trials), 0.0
-    measurements: list[Measured] = []
+    total, finished = sum(_running_time(trial) for trial in trials), 0.0
+    measurements: list[MeasuredRisk] = []
     for number, trial in enumerate(trials):
         measurements.append(measure(trial, runs=runs, seed=seed * 10_000 + number))
-        done += _work(trial)
-        watch(done / total)
-    order = iter(measurements)
+        finished += _running_time(trial)
+        on_progress(finished / total)
+    results = iter(measurements)
     return UtilitySweep(
         slots,
         runs,
-        tuple(SlotSeries(tuple(next(order) for _ in series)) for series in slot_series),
-        tuple((what, next(order)) for what, _ in variations),
-        tuple(Comparison(same, next(order), next(order), r) for same, _, _, r in comparisons),
+        tuple(SlotSeries(tuple(next(results) for _ in series)) for series in slot_series),
+        tuple((name, next(results)) for name, _ in variations),
+        tuple(
+            Comparison(same, next(results), next(results), ratio)
+            for same, _, _, ratio in comparisons
+        ),
     )
 
 
@@ -198,7 +205,7 @@ def _problem(loss: Loss, *, dimension: int = DIMENSION, diameter: float = DIAMET
 def _trial(
     problem: Problem, scheme: Scheme, *, slots: int, per_slot: int, noise: float, p0: float = 1.0
 ) -> Trial:
-    """Return a trial with participation ``p0`` and a noise of √(pσ²)/L = ``noise``."""
+    """Return a trial with participation p₀ and √(pσ²)/L = ``noise``."""
     noise_std = noise * problem.lipschitz / math.sqrt(problem.dimension)
     return Trial(problem, scheme, slots, per_slot * slots, noise_std, p0)
 
@@ -206,41 +213,44 @@ def _trial(
 def _slot_series(slots: int) -> Iterator[tuple[Trial, ...]]:
     for loss in Loss:
         for scheme in _schemes(loss):
-            for per_slot in PER_SLOT:
-                problem, counts = _problem(loss), [slots // step for step in STEPS]
+            for per_slot in CLIENTS_PER_SLOT:
+                problem = _problem(loss)
+                slot_counts = [slots // divisor for divisor in SLOT_DIVISORS]
                 yield tuple(
                     _trial(problem, scheme, slots=count, per_slot=per_slot, noise=NOISE)
-                    for count in counts
+                    for count in slot_counts
                 )
 
 
 def _variations(slots: int) -> Iterator[tuple[str, Trial]]:
-    few = slots // 8
+    few_slots = slots // 8
     for loss in Loss:
-        usual, line = _problem(loss), _problem(loss, dimension=1)
+        standard_problem, line_problem = _problem(loss), _problem(loss, dimension=1)
         # On a long line with many slots, the bounds for the last model are not vacuous.
-        wide = _problem(loss, dimension=1, diameter=20.0)
+        long_line_problem = _problem(loss, dimension=1, diameter=20.0)
         for scheme in (Scheme.FIXED, Scheme.AVERAGED):
-            yield "long", _trial(wide, scheme, slots=slots, per_slot=4, noise=NOISE)
+            yield "long", _trial(long_line_problem, scheme, slots=slots, per_slot=4, noise=NOISE)
         for scheme in _schemes(loss):
-            for what, problem, noise in (
-                ("no noise", usual, 0.0),
-                ("much noise", usual, 8.0),
-                ("one dimension", line, NOISE),
+            for name, problem, noise in (
+                ("no noise", standard_problem, 0.0),
+                ("much noise", standard_problem, 8.0),
+                ("one dimension", line_problem, NOISE),
                 ("20 dimensions", _problem(loss, dimension=20), NOISE),
                 ("a wide ball", _problem(loss, diameter=20.0), NOISE),
             ):
-                yield what, _trial(problem, scheme, slots=few, per_slot=4, noise=noise)
-        rare = _trial(usual, Scheme.FIXED, slots=few, per_slot=4, noise=NOISE, p0=0.25)
-        yield "few take part", rare
+                yield name, _trial(problem, scheme, slots=few_slots, per_slot=4, noise=noise)
+        fixed = _trial(
+            standard_problem, Scheme.FIXED, slots=few_slots, per_slot=4, noise=NOISE, p0=0.25
+        )
+        yield "few take part", fixed
 
 
 def _comparisons(slots: int) -> Iterator[tuple[str, Trial, Trial, float]]:
-    few, absolute, logistic = slots // 4, _problem(Loss.ABSOLUTE), _problem(Loss.LOGISTIC)
+    few_slots, absolute, logistic = slots // 4, _problem(Loss.ABSOLUTE), _problem(Loss.LOGISTIC)
     for k in (4, 16):
         x = 16.0
         fixed, averaged = (
-            _trial(absolute, scheme, slots=few, per_slot=k, noise=math.sqrt(x))
+            _trial(absolute, scheme, slots=few_slots, per_slot=k, noise=math.sqrt(x))
             for scheme in (Scheme.FIXED, Scheme.AVERAGED)
         )
         factor = 1.0 - 2.0 * math.exp(-k)
@@ -252,19 +262,19 @@ def _comparisons(slots: int) -> Iterator[tuple[str, Trial, Trial, float]]:
         (logistic, Scheme.SMOOTH, 16, 1.0),
         (logistic, Scheme.SMOOTH, 16, 64.0),
     ):
-        length = math.sqrt(x)
-        averaged = _trial(problem, scheme, slots=few, per_slot=k, noise=length)
-        less, rare = length / k, 1.0 / k
-        fixed = _trial(problem, Scheme.FIXED, slots=few, per_slot=k, noise=less, p0=rare)
+        averaged_noise = math.sqrt(x)
+        averaged = _trial(problem, scheme, slots=few_slots, per_slot=k, noise=averaged_noise)
+        fixed_noise, p0 = averaged_noise / k, 1.0 / k
+        fixed = _trial(problem, Scheme.FIXED, slots=few_slots, per_slot=k, noise=fixed_noise, p0=p0)
         if scheme is Scheme.SMOOTH:
-            start = (problem.smoothness or 0.0) * problem.diameter / problem.lipschitz
-            order = math.sqrt((1.0 + x) / k) + start / math.sqrt(few)
+            smoothness_term = (problem.smoothness or 0.0) * problem.diameter / problem.lipschitz
+            averaged_order = math.sqrt((1.0 + x) / k) + smoothness_term / math.sqrt(few_slots)
         else:
-            order = math.sqrt(1.0 + x / k)
-        yield "epsilon", fixed, averaged, order / math.sqrt(1.0 + x / (k * k))
+            averaged_order = math.sqrt(1.0 + x / k)
+        yield "epsilon", fixed, averaged, averaged_order / math.sqrt(1.0 + x / (k * k))
 
 
-def _work(trial: Trial) -> float:
+def _running_time(trial: Trial) -> float:
     """Return the approximate relative running time of a trial, for a progress bar."""
-    used = trial.slots if trial.scheme is Scheme.FIXED else trial.clients
-    return trial.slots + 0.2 * used
+    reports_used = trial.slots if trial.scheme is Scheme.FIXED else trial.clients
+    return trial.slots + 0.2 * reports_used

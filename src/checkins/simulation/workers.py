@@ -24,9 +24,9 @@ from checkins import __version__
 from checkins.campaign import DataFile, Optimizer, Task
 from checkins.errors import ComputationFailed
 from checkins.simulation.baselines import EPOCHS, train_pooled
-from checkins.simulation.engine.evaluation import Diverged, Metrics, Point
+from checkins.simulation.engine.evaluation import CurvePoint, Diverged, Metrics
 from checkins.simulation.engine.mechanism import Mechanism
-from checkins.simulation.engine.outcome import Checkpoint, Outcome, arrays_of, train, write_arrays
+from checkins.simulation.engine.outcome import Checkpoint, Outcome, open_arrays, train, write_arrays
 from checkins.simulation.engine.training import Progress, Scenario, Training
 from checkins.tasks.loaded_task import LoadedTask
 from checkins.validate import installed
@@ -37,7 +37,7 @@ OnJobProgress = Callable[[int, Metrics], bool]
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A task to learn by a mechanism from a seed.
+    """One training: a task, the mechanism that trains its model, and a seed.
 
     If ``mechanism`` is None, the job learns without privacy.
     """
@@ -53,85 +53,90 @@ class Job:
 
     @property
     def key(self) -> str:
-        """The job's name in a cache. Equal jobs with equal data and version have equal keys."""
-        everything = (self, _content(self.task, self.folder), __version__)
-        return sha256(repr(everything).encode()).hexdigest()[:16]
+        """The job's name in a cache: a hash of the job, its data and the version of checkins."""
+        job_data_version = (self, _data_file_digest(self.task, self.folder), __version__)
+        return sha256(repr(job_data_version).encode()).hexdigest()[:16]
 
     @property
     def slots(self) -> int:
-        """The length of the job's progress bar."""
+        """The number of slots or, without privacy, of epochs. A progress bar counts them."""
         mechanism = self.mechanism
         return EPOCHS if mechanism is None else mechanism.runs * mechanism.design.slots
 
-    def run(self, *, watch: OnJobProgress | None = None, cache: Path | None = None) -> Outcome:
+    def run(
+        self, *, on_progress: OnJobProgress | None = None, cache: Path | None = None
+    ) -> Outcome:
         """Run the job. If the folder ``cache`` has a checkpoint of the job, continue from it."""
         try:
-            return self._run(watch, cache)
+            return self._run(on_progress, cache)
         except Diverged:
             if not self.allow_divergence:
                 raise
             return Outcome.of_divergence(self.seed)
 
-    def _run(self, watch: OnJobProgress | None, cache: Path | None) -> Outcome:
-        cached = None if cache is None else JobCache(cache, self.key)
-        if cached is not None and (outcome := cached.outcome()) is not None:
-            if watch is not None:
-                watch(self.slots, outcome.metrics)
+    def _run(self, on_progress: OnJobProgress | None, cache: Path | None) -> Outcome:
+        job_cache = None if cache is None else JobCache(cache, self.key)
+        if job_cache is not None and (outcome := job_cache.outcome()) is not None:
+            if on_progress is not None:
+                on_progress(self.slots, outcome.metrics)
             return outcome
         loaded = load_task(self.task, self.folder)
         if self.mechanism is None:
-            outcome = train_pooled(loaded, seed=self.seed, watch=watch)
+            outcome = train_pooled(loaded, seed=self.seed, on_progress=on_progress)
         else:
-            checkpoint = None if cached is None else cached.checkpoint
+            checkpoint = None if job_cache is None else job_cache.checkpoint
 
-            def progress(at: Progress, metrics: Metrics) -> bool:
-                return watch is None or watch(at.slots, metrics)
+            def report(progress: Progress, metrics: Metrics) -> bool:
+                return on_progress is None or on_progress(progress.slots, metrics)
 
-            outcome = train(self.training(loaded), watch=progress, checkpoint=checkpoint)
-        if cached is not None and outcome.complete:
-            cached.write(outcome)
+            outcome = train(self.training(loaded), on_progress=report, checkpoint=checkpoint)
+        if job_cache is not None and outcome.complete:
+            job_cache.write(outcome)
         return outcome
 
     def training(self, loaded: LoadedTask) -> Training:
         """Return the training of the job, which must have a mechanism."""
         if self.mechanism is None:
             raise ValueError("a job without a mechanism has no training")
-        described = (self.task, self.mechanism, loaded, self.scenario)
-        return Training.of(*described, seed=self.seed, evaluations=self.evaluations)
+        arguments = (self.task, self.mechanism, loaded, self.scenario)
+        return Training.of(*arguments, seed=self.seed, evaluations=self.evaluations)
 
 
-def _content(task: Task, folder: str) -> str:
-    """Return a digest of the task's data file; an empty string if there is no such file."""
+def _data_file_digest(task: Task, folder: str) -> str:
+    """Return a digest of the task's data file; an empty string if the task has no file."""
     if not isinstance(task.data, DataFile):
         return ""
     path = Path(folder) / task.data.file
     if not path.is_file():
         return ""
-    about = path.stat()
-    return _digest(path, about.st_size, about.st_mtime_ns)
+    status = path.stat()
+    return _file_digest(path, status.st_size, status.st_mtime_ns)
 
 
 @lru_cache(maxsize=16)
-def _digest(path: Path, size: int, changed_ns: int) -> str:
+def _file_digest(path: Path, size: int, modified_ns: int) -> str:
     """Return the SHA-256 digest of a file, cached until its size or modification time changes."""
     with path.open("rb") as file:
         return file_digest(file, "sha256").hexdigest()
 
 
 def load_task(task: Task, folder: str) -> LoadedTask:
-    """Load a task. It is cached for the next job, because computing features takes long."""
-    alone = replace(task, optimizer=Optimizer(1.0), local_steps=1, local_rate=None)
-    return _load(alone, folder, _content(task, folder))
+    """Load a task, or return it from a cache, because computing features takes long.
+
+    Tasks that differ only in the optimizer or the local steps share one entry of the cache.
+    """
+    data_and_model = replace(task, optimizer=Optimizer(1.0), local_steps=1, local_rate=None)
+    return _load_cached(data_and_model, folder, _data_file_digest(task, folder))
 
 
 @lru_cache(maxsize=2)
-def _load(task: Task, folder: str, content: str) -> LoadedTask:
+def _load_cached(task: Task, folder: str, data_digest: str) -> LoadedTask:
     return LoadedTask.of(task, folder=folder)
 
 
 @dataclass(frozen=True, slots=True)
 class JobCache:
-    """The files of one job in a cache folder: a checkpoint, replaced by the outcome at the end."""
+    """The file of one job in a cache folder: a checkpoint and, after the end, the outcome."""
 
     folder: Path
     key: str
@@ -144,23 +149,24 @@ class JobCache:
         path = self.folder / f"{self.key}.npz"
         if not path.exists():
             return None
-        with arrays_of(path) as arrays:
-            about, model = json.loads(str(arrays["about"])), arrays["model"]
-        curve = tuple(Point(point["slots"], point["metrics"]) for point in about.pop("curve"))
-        contributors = tuple(about.pop("contributors"))
-        return Outcome(**about, contributors=contributors, curve=curve, model=model)
+        with open_arrays(path) as arrays:
+            fields, model = json.loads(str(arrays["about"])), arrays["model"]
+        curve = tuple(CurvePoint(point["slots"], point["metrics"]) for point in fields.pop("curve"))
+        contributors = tuple(fields.pop("contributors"))
+        return Outcome(**fields, contributors=contributors, curve=curve, model=model)
 
     def write(self, outcome: Outcome) -> None:
-        about = asdict(outcome)
-        arrays = {"model": about.pop("model")}
-        write_arrays(self.folder / f"{self.key}.npz", about, arrays)
+        fields = asdict(outcome)
+        arrays = {"model": fields.pop("model")}
+        write_arrays(self.folder / f"{self.key}.npz", fields, arrays)
         self.checkpoint.remove()
 
 
 OnStudyProgress = Callable[[int, int, Metrics], None]
 """Called with (number of the job, number of finished slots, latest metrics)."""
 
-_POLL_S, _STOP_S = 0.1, 10.0
+_POLL_INTERVAL_S, _CANCEL_TIMEOUT_S = 0.1, 10.0
+"""Seconds between two checks for outcomes, and longest wait for cancelled Ray tasks."""
 
 
 def run_jobs(
@@ -169,32 +175,33 @@ def run_jobs(
     workers: int = 1,
     ray: bool = False,
     cache: Path | None = None,
-    watch: OnStudyProgress | None = None,
+    on_progress: OnStudyProgress | None = None,
 ) -> list[Outcome | None]:
     """Run jobs and return their outcomes in order, with None for a job that was not started.
 
     An interruption (Ctrl-C) stops every job at the end of its current chunk of slots.
     """
-    places: dict[str, list[int]] = {}  # a sweep may ask for the same job more than once
+    numbers_by_key: dict[str, list[int]] = {}  # a sweep may contain the same job twice
     for number, job in enumerate(jobs):
-        places.setdefault(job.key, []).append(number)
-    numbers = list(places.values())
-    once = [jobs[same[0]] for same in numbers]
+        numbers_by_key.setdefault(job.key, []).append(number)
+    numbers_of_job = list(numbers_by_key.values())
+    distinct_jobs = [jobs[numbers[0]] for numbers in numbers_of_job]
 
-    def report(place: int, slots: int, metrics: Metrics) -> None:
-        if watch is not None:
-            for number in numbers[place]:
-                watch(number, slots, metrics)
+    def report(index: int, slots: int, metrics: Metrics) -> None:
+        if on_progress is not None:
+            for number in numbers_of_job[index]:
+                on_progress(number, slots, metrics)
 
     if ray:
-        done = _on_ray(once, cache, report)
-    elif workers == 1 or len(once) == 1:
-        done = _in_this_process(once, cache, report)
+        distinct_outcomes = _on_ray(distinct_jobs, cache, report)
+    elif workers == 1 or len(distinct_jobs) == 1:
+        distinct_outcomes = _in_this_process(distinct_jobs, cache, report)
     else:
-        done = _in_processes(once, min(workers, len(once)), cache, report)
+        workers = min(workers, len(distinct_jobs))
+        distinct_outcomes = _in_processes(distinct_jobs, workers, cache, report)
     outcomes: list[Outcome | None] = [None] * len(jobs)
-    for same, outcome in zip(numbers, done, strict=True):
-        for number in same:
+    for numbers, outcome in zip(numbers_of_job, distinct_outcomes, strict=True):
+        for number in numbers:
             outcomes[number] = outcome
     return outcomes
 
@@ -205,65 +212,65 @@ def require_ray() -> Any:
 
 
 def _in_this_process(
-    jobs: Sequence[Job], cache: Path | None, watch: OnStudyProgress
+    jobs: Sequence[Job], cache: Path | None, on_progress: OnStudyProgress
 ) -> list[Outcome | None]:
     outcomes: list[Outcome | None] = [None] * len(jobs)
-    with _interruption() as stopped:
+    with _interrupt_flag() as is_stopped:
 
         def report(number: int, slots: int, metrics: Metrics) -> bool:
-            watch(number, slots, metrics)
-            return not stopped()
+            on_progress(number, slots, metrics)
+            return not is_stopped()
 
         for number, job in enumerate(jobs):
-            if stopped():
+            if is_stopped():
                 break
-            outcomes[number] = job.run(watch=partial(report, number), cache=cache)
+            outcomes[number] = job.run(on_progress=partial(report, number), cache=cache)
     return outcomes
 
 
 @contextmanager
-def _interruption() -> Iterator[Callable[[], bool]]:
+def _interrupt_flag() -> Iterator[Callable[[], bool]]:
     """Make the first Ctrl-C set a flag instead of raising, and yield a function that reads it.
 
-    A second Ctrl-C has the effect that Ctrl-C had before. If SIGINT is ignored, as in a background
-    job, it stays ignored.
+    A second Ctrl-C calls the previous handler. If SIGINT is ignored, as in a background job, it
+    stays ignored.
     """
     interrupts: list[bool] = []
-    before = signal.getsignal(signal.SIGINT)
-    if before is signal.SIG_IGN:
+    previous_handler = signal.getsignal(signal.SIGINT)
+    if previous_handler is signal.SIG_IGN:
         yield lambda: False
         return
 
-    def note(number: int, frame: FrameType | None) -> None:
+    def handle_interrupt(number: int, frame: FrameType | None) -> None:
         if not interrupts:
             interrupts.append(True)
-        elif callable(before):
-            before(number, frame)
+        elif callable(previous_handler):
+            previous_handler(number, frame)
         else:
             raise KeyboardInterrupt
 
     try:
-        signal.signal(signal.SIGINT, note)
+        signal.signal(signal.SIGINT, handle_interrupt)
     except ValueError:  # this is not the main thread, so no signal arrives here
         yield lambda: False
         return
     try:
         yield lambda: bool(interrupts)
     finally:
-        signal.signal(signal.SIGINT, before)
+        signal.signal(signal.SIGINT, previous_handler)
 
 
-_shared: dict[str, Any] = {}
+_worker_state: dict[str, Any] = {}  # in a worker process: its stop event and message queue
 
 
-def _begin(stop: Any, messages: Any) -> None:
+def _initialize_worker(stop: Any, messages: Any) -> None:
     """Set up a new worker process. It ignores Ctrl-C, which the parent process handles."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    _shared.update(stop=stop, messages=messages)
+    _worker_state.update(stop=stop, messages=messages)
 
 
 def _run_in_worker(number: int, job: Job, cache: Path | None) -> Outcome | None:
-    stop, messages = _shared["stop"], _shared["messages"]
+    stop, messages = _worker_state["stop"], _worker_state["messages"]
     if stop.is_set():
         return None
 
@@ -271,51 +278,51 @@ def _run_in_worker(number: int, job: Job, cache: Path | None) -> Outcome | None:
         messages.put((number, slots, metrics))
         return not stop.is_set()
 
-    return job.run(watch=report, cache=cache)
+    return job.run(on_progress=report, cache=cache)
 
 
 def _in_processes(
-    jobs: Sequence[Job], workers: int, cache: Path | None, watch: OnStudyProgress
+    jobs: Sequence[Job], workers: int, cache: Path | None, on_progress: OnStudyProgress
 ) -> list[Outcome | None]:
-    context = multiprocessing.get_context("spawn")  # a fork would lose the threads of JAX
+    context = multiprocessing.get_context("spawn")  # a forked process lacks the threads of JAX
     stop, messages = context.Event(), context.SimpleQueue()
     outcomes: list[Outcome | None] = [None] * len(jobs)
-    others = multiprocessing.active_children()
+    other_children = multiprocessing.active_children()
     with (
-        _interruption() as stopped,
-        _one_thread_each(),
+        _interrupt_flag() as is_stopped,
+        _single_thread_environment(),
         ProcessPoolExecutor(
-            workers, mp_context=context, initializer=_begin, initargs=(stop, messages)
+            workers, mp_context=context, initializer=_initialize_worker, initargs=(stop, messages)
         ) as pool,
     ):
         with _interrupts_blocked():  # ``submit`` starts the workers
-            numbered = enumerate(jobs)
-            futures = {pool.submit(_run_in_worker, n, job, cache): n for n, job in numbered}
-        left: set[Future[Outcome | None]] = set(futures)
+            submitted = [pool.submit(_run_in_worker, *job, cache) for job in enumerate(jobs)]
+        futures = {future: number for number, future in enumerate(submitted)}
+        pending: set[Future[Outcome | None]] = set(futures)
         try:
-            while left:
-                done, left = wait(left, timeout=_POLL_S, return_when=FIRST_COMPLETED)
+            while pending:
+                finished, pending = wait(pending, _POLL_INTERVAL_S, FIRST_COMPLETED)
                 while not messages.empty():
-                    watch(*messages.get())
-                for future in done:
+                    on_progress(*messages.get())
+                for future in finished:
                     outcomes[futures[future]] = future.result()
-                if stopped() and not stop.is_set():
+                if is_stopped() and not stop.is_set():
                     stop.set()
-                    for future in left:
+                    for future in pending:
                         future.cancel()
-                    left = {future for future in left if not future.cancelled()}
+                    pending = {future for future in pending if not future.cancelled()}
         except BrokenProcessPool as error:
-            if not stopped():
+            if not is_stopped():
                 why = "a worker process died, perhaps of too little memory: try fewer --workers"
                 raise ComputationFailed(why) from error
         except KeyboardInterrupt:  # the second Ctrl-C: do not wait for running chunks
             for process in multiprocessing.active_children():
-                if process not in others:
+                if process not in other_children:
                     process.kill()
             raise
         except BaseException:
             stop.set()
-            for future in left:
+            for future in pending:
                 future.cancel()
             raise
     return outcomes
@@ -323,15 +330,15 @@ def _in_processes(
 
 @contextmanager
 def _interrupts_blocked() -> Iterator[None]:
-    """Block Ctrl-C in the processes that are started here; delay it in this process."""
+    """Block Ctrl-C in processes that the block starts. In this process, delay it until the end."""
     if not hasattr(signal, "pthread_sigmask"):
         yield
         return
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    previous_mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
     finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        signal.pthread_sigmask(signal.SIG_SETMASK, previous_mask)
 
 
 SINGLE_THREAD = {
@@ -344,19 +351,19 @@ SINGLE_THREAD = {
 
 
 @contextmanager
-def _one_thread_each() -> Iterator[None]:
-    """Set the environment variables ``SINGLE_THREAD``, unless they are set, for new processes."""
-    missing = {name: value for name, value in SINGLE_THREAD.items() if name not in os.environ}
-    os.environ.update(missing)
+def _single_thread_environment() -> Iterator[None]:
+    """Set the variables in ``SINGLE_THREAD`` that are not set yet, for new processes."""
+    unset = {name: value for name, value in SINGLE_THREAD.items() if name not in os.environ}
+    os.environ.update(unset)
     try:
         yield
     finally:
-        for name in missing:
+        for name in unset:
             os.environ.pop(name, None)
 
 
 def _on_ray(
-    jobs: Sequence[Job], cache: Path | None, watch: OnStudyProgress
+    jobs: Sequence[Job], cache: Path | None, on_progress: OnStudyProgress
 ) -> list[Outcome | None]:
     """Run each job as one Ray task, on this machine if there is no cluster."""
     ray = require_ray()
@@ -364,26 +371,26 @@ def _on_ray(
         ray.init(log_to_driver=False, include_dashboard=False, logging_level="ERROR")
     options = {"num_cpus": 1, "max_retries": 0, "runtime_env": {"env_vars": SINGLE_THREAD}}
     remote = ray.remote(**options)(_run_on_ray)
-    waiting = {remote.remote(job, cache): number for number, job in enumerate(jobs)}
+    pending = {remote.remote(job, cache): number for number, job in enumerate(jobs)}
     outcomes: list[Outcome | None] = [None] * len(jobs)
-    with _interruption() as stopped:
-        while waiting and not stopped():
-            done, _ = ray.wait(list(waiting), timeout=_POLL_S)
-            for reference in done:
-                number = waiting.pop(reference)
+    with _interrupt_flag() as is_stopped:
+        while pending and not is_stopped():
+            finished, _ = ray.wait(list(pending), timeout=_POLL_INTERVAL_S)
+            for reference in finished:
+                number = pending.pop(reference)
                 try:
                     outcome = outcomes[number] = ray.get(reference)
                 except ray.exceptions.RayTaskError as error:
                     raise error.cause from error
-                watch(number, jobs[number].slots, outcome.metrics)
-        for reference in waiting:
+                on_progress(number, jobs[number].slots, outcome.metrics)
+        for reference in pending:
             ray.cancel(reference)
-        if waiting:
-            ray.wait(list(waiting), num_returns=len(waiting), timeout=_STOP_S)
+        if pending:
+            ray.wait(list(pending), num_returns=len(pending), timeout=_CANCEL_TIMEOUT_S)
     return outcomes
 
 
 def _run_on_ray(job: Job, cache: Path | None) -> Outcome:
-    """Run a job in a Ray task. Cancelling is an interruption, so the checkpoint is kept."""
-    with _interruption() as stopped:
-        return job.run(watch=lambda slots, metrics: not stopped(), cache=cache)
+    """Run a job in a Ray task. Ray cancels it by SIGINT, so the job writes its checkpoint."""
+    with _interrupt_flag() as is_stopped:
+        return job.run(on_progress=lambda slots, metrics: not is_stopped(), cache=cache)

@@ -103,7 +103,7 @@ class MLP:
 
 
 FILTER_SIDE = 5  # pixels
-_CONVOLUTIONS = ("first", "second")  # layers, as in the names of their tensors
+_CONVOLUTIONS = ("first", "second")  # prefixes of the names of their tensors
 
 
 @dataclass(frozen=True, slots=True)

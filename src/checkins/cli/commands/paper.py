@@ -21,7 +21,7 @@ from checkins.cli.params import GivenOptions, options
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from checkins.simulation.excess_risk import Measured
+    from checkins.simulation.excess_risk import MeasuredRisk
     from checkins.simulation.utility_sweep import Comparison, SlotSeries, UtilitySweep
 
 CONVEX_PROBLEM = {
@@ -198,7 +198,7 @@ def utility(given: GivenOptions) -> None:
             if bars is not None and task is not None:
                 bars.update(task, completed=share)
 
-        results = sweep(slots=most_slots, runs=runs, seed=UTILITY_SEED, watch=show_progress)
+        results = sweep(slots=most_slots, runs=runs, seed=UTILITY_SEED, on_progress=show_progress)
     saved = _save_plot(given, "utility.png", lambda path: views.draw_utility(results, path))
     _answer(
         {"setting": {"slots": most_slots, "seeds": runs}, **_utility_numbers(results)},
@@ -206,7 +206,7 @@ def utility(given: GivenOptions) -> None:
         saved,
         given,
     )
-    if not results.holds:
+    if not results.all_bounds_hold:
         raise Exit(FAILURE)
 
 
@@ -267,16 +267,16 @@ def _utility_numbers(results: UtilitySweep) -> dict[str, object]:
 
     return {
         "confidence": CONFIDENCE,
-        "holds": results.holds,
+        "holds": results.all_bounds_hold,
         "bounds_below_worst_model": results.informative_bounds,
-        "largest_share_of_bound": results.tightest.share,
-        "measured": [_row(purpose, measurement) for purpose, measurement in results.measured],
+        "largest_share_of_bound": results.closest_to_bound.share_of_bound,
+        "measured": [_row(purpose, measurement) for purpose, measurement in results.measured_risks],
         "slopes": [_slope(series) for series in results.slot_series],
         "comparisons": [_comparison(pair) for pair in results.comparisons],
     }
 
 
-def _row(purpose: str, measurement: Measured) -> dict[str, object]:
+def _row(purpose: str, measurement: MeasuredRisk) -> dict[str, object]:
     trial, problem = measurement.trial, measurement.trial.problem
     return {
         "why": purpose,
@@ -289,17 +289,17 @@ def _row(purpose: str, measurement: Measured) -> dict[str, object]:
         "participation": trial.participation,
         "noise_std": trial.noise_std,
         "risk": measurement.risk,
-        "standard_error": measurement.error,
-        "upper": measurement.upper,
+        "standard_error": measurement.standard_error,
+        "upper": measurement.upper_limit,
         "bound": trial.bound,
         "paper_bound": trial.paper_bound,
-        "worst_model_risk": trial.worst,
-        "share": measurement.share,
+        "worst_model_risk": trial.worst_risk,
+        "share": measurement.share_of_bound,
     }
 
 
 def _slope(series: SlotSeries) -> dict[str, object]:
-    trial = series.top.trial
+    trial = series.largest.trial
     return {
         "loss": str(trial.problem.loss_kind),
         "protocol": str(trial.scheme),
@@ -314,11 +314,11 @@ def _slope(series: SlotSeries) -> dict[str, object]:
 
 def _comparison(pair: Comparison) -> dict[str, object]:
     return {
-        "same": pair.same,
+        "same": pair.equal_quantity,
         "ratio": pair.ratio,
         "standard_error": pair.ratio_error,
         "paper_ratio": pair.paper_ratio,
         "bound_ratio": pair.bound_ratio,
-        "fixed": _row(f"same {pair.same}", pair.fixed),
-        "averaged": _row(f"same {pair.same}", pair.averaged),
+        "fixed": _row(f"same {pair.equal_quantity}", pair.fixed),
+        "averaged": _row(f"same {pair.equal_quantity}", pair.averaged),
     }

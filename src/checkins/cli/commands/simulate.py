@@ -81,7 +81,7 @@ def simulate(given: GivenOptions) -> None:
     if ray:
         _check_ray()
     with terminal.working("loading the data and computing the certificate", quiet=json):
-        prepared = study_of(given).prepared()
+        prepared = study_of(given).prepare()
     keep = None if out is None else _prepare_jobs_folder(out, prepared, resume=resume)
     with _stopping_at_once():
         try:
@@ -89,7 +89,10 @@ def simulate(given: GivenOptions) -> None:
 
             with simulation.progress_bars(prepared, quiet=json) as watch:
                 outcomes = prepared.run(
-                    processes=processes or _processes(prepared), ray=ray, cache=keep, watch=watch
+                    processes=processes or _processes(prepared),
+                    ray=ray,
+                    cache=keep,
+                    on_progress=watch,
                 )
             with terminal.working("computing the certificate of the run", quiet=json):
                 result = prepared.result(outcomes)
@@ -109,7 +112,7 @@ def study_of(given: GivenOptions) -> Study:
     from checkins.campaign import DataFile, read_campaign
     from checkins.simulation.population import parse_availability
     from checkins.simulation.study import ScenarioOptions, Study
-    from checkins.simulation.sweep import Axis, changed, label, settings
+    from checkins.simulation.sweep import Axis, setting_combinations, setting_label, with_setting
 
     file = given.values["file"]
     found = read_campaign(file)
@@ -132,8 +135,8 @@ def study_of(given: GivenOptions) -> Study:
             given.number("dropout", validate.probability, default=0.0),
         )
         campaigns = [
-            (setting, changed(campaign, setting))
-            for setting in settings(Axis.parse(axis) for axis in given.values["sweep"] or ())
+            (setting, with_setting(campaign, setting))
+            for setting in setting_combinations(map(Axis.parse, given.values["sweep"] or ()))
         ]
         study = Study(
             tuple(campaigns),
@@ -158,7 +161,7 @@ def study_of(given: GivenOptions) -> Study:
         except InvalidValue as error:
             if setting:
                 refused = f"{error.name.replace('_', ' ')} {error.expected}"
-                raise UsageError(f"--sweep {label(setting)}: {refused}") from error
+                raise UsageError(f"--sweep {setting_label(setting)}: {refused}") from error
             raise (given if error.name in given.texts else found).refusal(error) from error
     return study
 

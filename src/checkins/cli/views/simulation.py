@@ -245,9 +245,9 @@ def save(
 
     terminal.write_json(out / "result.json", result.as_json(), indent=1)
     left = iter(outcomes)
-    for number, entry in enumerate(prepared.entries, 1):
+    for number, entry in enumerate(prepared.campaigns, 1):
         done = [next(left) for group in entry.groups for _ in group.jobs]
-        first = "model" if len(prepared.entries) == 1 else f"model-{number}"
+        first = "model" if len(prepared.campaigns) == 1 else f"model-{number}"
         for job, outcome in zip(entry.groups[0].jobs, done, strict=False):
             if outcome is not None:
                 shapes = load_task(job.task, job.folder).model.shapes

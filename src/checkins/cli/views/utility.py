@@ -13,7 +13,7 @@ from rich.text import Text
 from checkins import formatting
 from checkins.cli.terminal import listed, plain_table
 from checkins.cli.views.paper import BLUE, GREEN, GREY, ORANGE, PURPLE, new_figure, save, style_axes
-from checkins.simulation.excess_risk import CONFIDENCE, Measured, Scheme
+from checkins.simulation.excess_risk import CONFIDENCE, MeasuredRisk, Scheme
 from checkins.simulation.utility_sweep import Comparison, SlotSeries, UtilitySweep
 from checkins.tasks.data.synthetic import Loss
 
@@ -73,16 +73,16 @@ def _slot_series_table(slot_series: tuple[SlotSeries, ...]) -> RenderableType:
     table = plain_table("loss", "protocol", *columns, right=columns)
     before = ""
     for series in slot_series:
-        top, trial = series.top, series.top.trial
+        top, trial = series.largest, series.largest.trial
         loss = str(trial.problem.loss_kind)
         table.add_row(
             loss if loss != before else "",
             SCHEME_NAMES[trial.scheme],
             f"{trial.clients // trial.slots}",
             formatting.nearest(top.risk, 2),
-            formatting.up(top.upper, 2),
-            formatting.up(trial.bound, 3) + ("*" if trial.bound > trial.worst else " "),
-            formatting.up(top.share, 2),
+            formatting.up(top.upper_limit, 2),
+            formatting.up(trial.bound, 3) + ("*" if trial.bound > trial.worst_risk else " "),
+            formatting.up(top.share_of_bound, 2),
             f"{series.slope:.2f}±{2.0 * series.slope_error:.2f}",
         )
         before = loss
@@ -95,7 +95,7 @@ def _comparison_table(comparisons: tuple[Comparison, ...]) -> RenderableType:
     for pair in comparisons:
         trial = pair.averaged.trial
         table.add_row(
-            pair.same,
+            pair.equal_quantity,
             str(trial.problem.loss_kind),
             f"{SCHEME_NAMES[trial.scheme]}/fixed",
             f"{trial.clients // trial.slots}",
@@ -108,19 +108,19 @@ def _comparison_table(comparisons: tuple[Comparison, ...]) -> RenderableType:
 
 
 def _verdict(found: UtilitySweep) -> list[RenderableType]:
-    above = [one for _, one in found.measured if not one.share <= 1.0]
-    count = len(found.measured)
+    above = [one for _, one in found.measured_risks if not one.share_of_bound <= 1.0]
+    count = len(found.measured_risks)
     if not above:
         return [
             Text.assemble(
                 (f"All {count} measured risks are below their bounds", "bold green"),
                 f"; {found.informative_bounds} of the bounds are not vacuous. The largest share of"
-                f" a bound is {formatting.up(found.tightest.share, 2)}.",
+                f" a bound is {formatting.up(found.closest_to_bound.share_of_bound, 2)}.",
             )
         ]
     lines = [
         f"{SCHEME_NAMES[one.trial.scheme]}, {one.trial.problem.loss_kind}, {one.trial.slots:,}"
-        f" slots, {one.trial.clients:,} clients: at most {formatting.up(one.upper)}, bound"
+        f" slots, {one.trial.clients:,} clients: at most {formatting.up(one.upper_limit)}, bound"
         f" {formatting.up(one.trial.bound)}"
         for one in above
     ]
@@ -128,7 +128,7 @@ def _verdict(found: UtilitySweep) -> list[RenderableType]:
     return [heading, *listed("These are", lines)]
 
 
-def noise_share(one: Measured) -> float:
+def noise_share(one: MeasuredRisk) -> float:
     """Return x = pσ²/L²: squared norm of a report's noise / squared norm of a gradient."""
     problem = one.trial.problem
     return round(problem.dimension * (one.trial.noise_std / problem.lipschitz) ** 2, 9)
@@ -148,7 +148,7 @@ def draw_utility(found: UtilitySweep, path: Path) -> None:
     grid = figure.subplots(2, 2)
     panels = (grid[0][0], grid[0][1], grid[1][0])
     for axes, scheme in zip(panels, Scheme, strict=True):
-        chosen = [series for series in found.slot_series if series.top.trial.scheme is scheme]
+        chosen = [series for series in found.slot_series if series.largest.trial.scheme is scheme]
         _panel(axes, scheme, chosen)
     low = min(axes.get_ylim()[0] for axes in panels) / 4.0  # room for the legend
     high = max(axes.get_ylim()[1] for axes in panels)
@@ -165,8 +165,8 @@ def _panel(axes: Axes, scheme: Scheme, slot_series: Sequence[SlotSeries]) -> Non
         many = _per_slot(series) == rates[-1]
         slots = [one.trial.slots for one in series.measurements]
         risks = [one.risk / _unit(one) for one in series.measurements]
-        reach = [(one.upper - one.risk) / _unit(one) for one in series.measurements]
-        loss = series.top.trial.problem.loss_kind
+        reach = [(one.upper_limit - one.risk) / _unit(one) for one in series.measurements]
+        loss = series.largest.trial.problem.loss_kind
         axes.errorbar(
             slots,
             risks,
@@ -183,7 +183,7 @@ def _panel(axes: Axes, scheme: Scheme, slot_series: Sequence[SlotSeries]) -> Non
     for rate, style in zip(rates, ("--", "-"), strict=True):
         same = [series for series in slot_series if _per_slot(series) == rate]
         # Draw the largest bound. The bounds of the losses differ only in the smooth scheme, by β.
-        top = max(same, key=lambda series: series.top.trial.bound / _unit(series.top))
+        top = max(same, key=lambda series: series.largest.trial.bound / _unit(series.largest))
         slots = [one.trial.slots for one in top.measurements]
         bounds = [one.trial.bound / _unit(one) for one in top.measurements]
         label = f"proved, n = {_times(rate)}m"
@@ -252,19 +252,19 @@ def _comparison_label(pair: Comparison) -> str:
     trial = pair.averaged.trial
     problem = trial.problem
     loss = f"{problem.loss_kind}{', smooth' if trial.scheme is Scheme.SMOOTH else ''}"
-    same = "ε" if pair.same == "epsilon" else pair.same
+    same = "ε" if pair.equal_quantity == "epsilon" else pair.equal_quantity
     rate = _times(trial.clients / trial.slots)
     return f"same {same}, {loss}\nn = {rate}m, pσ² = {_times(noise_share(pair.averaged))}L²"
 
 
 def _per_slot(series: SlotSeries) -> float:
-    return series.top.trial.clients / series.top.trial.slots
+    return series.largest.trial.clients / series.largest.trial.slots
 
 
 def _times(rate: float) -> str:
     return "" if rate == 1 else f"{rate:g}"
 
 
-def _unit(one: Measured) -> float:
+def _unit(one: MeasuredRisk) -> float:
     problem = one.trial.problem
     return problem.lipschitz * problem.diameter

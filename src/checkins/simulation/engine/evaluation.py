@@ -18,13 +18,12 @@ from checkins.tasks.model import unflatten
 from checkins.tasks.own_model import OwnModel
 
 Metrics = dict[str, float]
-MOST_ROWS = 20_000
-"""Largest number of clients' rows to evaluate on. If there are more, evenly spaced ones are
-used."""
+MAX_CLIENT_ROWS = 20_000
+"""Largest number of clients' rows to evaluate on. Of more rows, evenly spaced ones are used."""
 
 
 class Diverged(InvalidValue):
-    """The model is no longer finite."""
+    """The model or its loss is not finite any more."""
 
 
 def check_loss(loaded: LoadedTask, name: str) -> None:
@@ -45,7 +44,7 @@ def check_loss(loaded: LoadedTask, name: str) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Point:
+class CurvePoint:
     """The metrics of the model after the first ``slots`` slots."""
 
     slots: int
@@ -54,7 +53,7 @@ class Point:
 
 @dataclass(frozen=True, eq=False)
 class Evaluation:
-    """Compute metrics of models of a loaded task. Devices do not use it."""
+    """A function that computes the metrics of models of a loaded task. Devices do not use it."""
 
     loaded: LoadedTask
 
@@ -68,10 +67,10 @@ class Evaluation:
         data = self.loaded.data
         if self.on_holdout:
             return data.holdout_features, data.holdout_labels
-        some: Any = slice(None)
-        if len(data.labels) > MOST_ROWS:
-            some = np.linspace(0, len(data.labels) - 1, MOST_ROWS).astype(np.int64)
-        return data.features[some], data.labels[some]
+        row_indices: Any = slice(None)
+        if len(data.labels) > MAX_CLIENT_ROWS:
+            row_indices = np.linspace(0, len(data.labels) - 1, MAX_CLIENT_ROWS).astype(np.int64)
+        return data.features[row_indices], data.labels[row_indices]
 
     def __call__(self, flat: NDArray[Any]) -> Metrics:
         """Return the loss, and also accuracy and AUC if they are defined.
@@ -81,18 +80,19 @@ class Evaluation:
         values = {"loss": np.inf}
         if np.all(np.isfinite(flat)):
             with np.errstate(over="ignore", invalid="ignore"):  # the loss is checked below
-                values = self._computed(np.asarray(flat, np.float32))
+                values = self._compute_metrics(np.asarray(flat, np.float32))
         if not np.isfinite(values["loss"]):
             raise Diverged("rate", "too large", "the model has diverged: lower the rate")
         return values
 
-    def _computed(self, flat: NDArray[Any]) -> Metrics:
+    def _compute_metrics(self, flat: NDArray[Any]) -> Metrics:
         model, (features, labels) = self.loaded.model, self.rows
-        own = model if isinstance(model, OwnModel) else None
-        if not self.loaded.data.classes or (own is not None and own.example_scores is None):
+        own_model = model if isinstance(model, OwnModel) else None
+        has_scores = own_model is None or own_model.example_scores is not None
+        if not self.loaded.data.classes or not has_scores:
             return {"loss": self._mean_loss(flat)}
         scores = model.scores(flat, features)
-        loss = metrics.mean_loss(scores, labels) if own is None else self._mean_loss(flat)
+        loss = metrics.mean_loss(scores, labels) if own_model is None else self._mean_loss(flat)
         values = {"loss": loss, "accuracy": metrics.accuracy(scores, labels)}
         if self.loaded.data.classes == 2 and 0 < np.mean(labels) < 1:
             values["auc"] = metrics.auc(scores, labels)

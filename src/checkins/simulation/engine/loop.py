@@ -1,10 +1,11 @@
-"""The compiled loop: a chunk of slots is one ``lax.scan``, and its noise is drawn before.
+"""The compiled loop: a chunk of slots is one ``lax.scan``. Its noise is drawn before it starts.
 
 In each slot, the clipped updates of its clients are summed, noise is added, the sum is divided by a
-public count, and the server's optimizer makes a step. With PrivUnit, reports are drawn one by one.
+public number, and the server's optimizer makes a step. With PrivUnit, reports are drawn one by one.
 Otherwise noise is drawn once for the sum (``checkins.simulation.engine.mechanism``).
 
-The clients of a slot are an array of fixed width. An element of −1 is an empty place.
+The clients of a slot are an array of fixed width. The number −1 marks a place without a client. A
+dummy is a report without data, which the server draws in place of a missing report.
 """
 
 from __future__ import annotations
@@ -26,21 +27,21 @@ from checkins.simulation.engine.updates import Updates
 from checkins.simulation.population import digit_sizes, feistel
 from checkins.validate import installed
 
-SKIPPED, IGNORED = 0.0, -1.0
-"""Special values of a slot's count. In a skipped slot the server makes no step. An ignored row is
-not counted as a slot: it is a warm-up slot of the server, or pads a chunk."""
+SKIPPED_SLOT, IGNORED_ROW = 0.0, -1.0
+"""Special values of a slot's divisor. In a skipped slot, the server makes no step. An ignored row
+is not counted as a slot: it is a warm-up slot of a sliding window, or fills up a chunk."""
 
-UNROLLED, UNROLLED_ON_HOST = 8, 2
-"""Slots per iteration of the scan, on an accelerator and on a CPU. An accelerator needs more,
-because launching a slot takes longer than running it."""
+UNROLLED_SLOTS, UNROLLED_SLOTS_ON_CPU = 8, 2
+"""Slots per iteration of the scan, on an accelerator and on a CPU. An accelerator needs more slots,
+because starting the computation of a slot takes longer than the computation."""
 
 
 class State(NamedTuple):
     """The state between two slots."""
 
     model: Array
-    gradient: Array
-    """The accumulator g of ModelUpdate; empty if the server makes a step in every slot."""
+    accumulator: Array
+    """Sum of the gradients since the last step; empty if the server makes a step in every slot."""
     optimizer: Any
     slots: Array
     """Number of finished slots of this run."""
@@ -50,21 +51,21 @@ class SlotChunk(NamedTuple):
     """The inputs of consecutive slots, one row per slot."""
 
     clients: Array
-    """Numbers of the clients whose updates are used; −1 for an empty place."""
+    """Numbers of the clients whose updates are used; −1 for a place without a client."""
     noise: Array
     """The noise of the sum, or a random key if each report is drawn separately."""
-    scales: Array
-    """Factor of the noise."""
-    counts: Array
-    """The number that the sum of a slot is divided by, or ``SKIPPED`` or ``IGNORED``."""
+    noise_scales: Array
+    """Factors by which the noise is multiplied."""
+    divisors: Array
+    """The number that the sum of a slot is divided by, or ``SKIPPED_SLOT`` or ``IGNORED_ROW``."""
 
 
-Total = Callable[[Any, Array, SlotChunk], Array]
-"""(table of the data, packed model, one slot) → the noisy sum of the slot."""
+SlotSum = Callable[[Any, Array, SlotChunk], Array]
+"""(table of the data, packed model, one slot) → the noisy sum of the slot (see ``Updates``)."""
 
 
 class StepDirection(NamedTuple):
-    """An optimizer with step size 1, with the two functions of an optax transformation."""
+    """An optimizer with step size 1, in the form of an optax transformation (two functions)."""
 
     init: Callable[[Array], Any]
     update: Callable[[Array, Any, Array], tuple[Array, Any]]
@@ -72,7 +73,11 @@ class StepDirection(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """The server's model update: ModelUpdate of Algorithm 1, with any optimizer."""
+    """The server's model update: ModelUpdate of Algorithm 1, with any optimizer.
+
+    Step i has size ``rate`` / i^``decay`` and uses the mean of ``minibatch`` slots. Then the model
+    is projected onto the ball of this diameter; None means no projection.
+    """
 
     optimizer: StepDirection
     rate: float
@@ -81,164 +86,173 @@ class Server:
     diameter: float | None = None
 
     def start(self, model: Array) -> State:
-        empty = jnp.zeros_like(model) if self.minibatch > 1 else jnp.zeros(0, model.dtype)
-        return State(model, empty, self.optimizer.init(model), jnp.zeros((), jnp.int32))
+        accumulator = jnp.zeros_like(model) if self.minibatch > 1 else jnp.zeros(0, model.dtype)
+        return State(model, accumulator, self.optimizer.init(model), jnp.zeros((), jnp.int32))
 
     def next_run(self, state: State) -> State:
         """Return the state at the start of the next run.
 
-        The model and the optimizer's state are kept. Slots and accumulator are reset.
+        The model and the state of the optimizer stay. Slots and accumulator become zero.
         """
-        none = jnp.zeros((), jnp.int32)
-        return state._replace(gradient=jnp.zeros_like(state.gradient), slots=none)
+        zero = jnp.zeros((), jnp.int32)
+        return state._replace(accumulator=jnp.zeros_like(state.accumulator), slots=zero)
 
-    def apply_slot(self, state: State, total: Array, count: Array) -> State:
-        """Return the state after a slot with this noisy sum and count."""
-        skipped = count <= SKIPPED
-        slots = state.slots + (count > IGNORED).astype(jnp.int32)
-        mean = total / jnp.maximum(count, 1.0)
+    def apply_slot(self, state: State, slot_sum: Array, divisor: Array) -> State:
+        """Return the state after a slot with this noisy sum and this divisor."""
+        is_skipped = divisor <= SKIPPED_SLOT
+        slots = state.slots + (divisor > IGNORED_ROW).astype(jnp.int32)
+        mean = slot_sum / jnp.maximum(divisor, 1.0)
         if self.minibatch == 1:
-            due, gradient, left = ~skipped, mean, state.gradient
+            is_due, gradient, accumulator = ~is_skipped, mean, state.accumulator
         else:
-            gradient = jnp.where(skipped, state.gradient, state.gradient + mean)
-            due = (slots % self.minibatch == 0) & ~skipped
-            left = jnp.where(due, 0.0, gradient)
+            gradient = jnp.where(is_skipped, state.accumulator, state.accumulator + mean)
+            is_due = (slots % self.minibatch == 0) & ~is_skipped
+            accumulator = jnp.where(is_due, 0.0, gradient)
             gradient = gradient / self.minibatch
         step = slots // self.minibatch
-        moved = self._stepped(state.model, gradient, state.optimizer, step)
-        before = (state.model, state.optimizer)
-        model, optimizer = jax.tree.map(lambda new, old: jnp.where(due, new, old), moved, before)
-        return State(model, left, optimizer, slots)
+        stepped = self._step(state.model, gradient, state.optimizer, step)
+        unchanged = (state.model, state.optimizer)
+        model, optimizer = jax.tree.map(
+            lambda new, old: jnp.where(is_due, new, old), stepped, unchanged
+        )
+        return State(model, accumulator, optimizer, slots)
 
-    def _stepped(
+    def _step(
         self, model: Array, gradient: Array, optimizer: Any, step: Array
     ) -> tuple[Array, Any]:
-        change, after = self.optimizer.update(gradient, optimizer, model)
+        direction, next_optimizer = self.optimizer.update(gradient, optimizer, model)
         rate: Any = self.rate
         if self.decay > 0.0:
             rate = self.rate / jnp.maximum(step, 1).astype(model.dtype) ** self.decay
-        model = model + rate * change
+        model = model + rate * direction
         if self.diameter is None:
-            return model, after
+            return model, next_optimizer
         norm = jnp.sqrt(jnp.sum(model * model))
-        return model * jnp.minimum(1.0, 0.5 * self.diameter / jnp.maximum(norm, 1e-30)), after
+        shrink = jnp.minimum(1.0, 0.5 * self.diameter / jnp.maximum(norm, 1e-30))
+        return model * shrink, next_optimizer
 
 
-def noisy_sum(updates: Updates) -> Total:
-    """Return the function that adds noise to the sum of the clipped updates."""
+def noisy_sum(updates: Updates) -> SlotSum:
+    """Return a function that adds noise to the sum of the clipped updates of a slot."""
 
-    def total(table: Any, model: Array, slot: SlotChunk) -> Array:
+    def slot_sum(table: Any, model: Array, slot: SlotChunk) -> Array:
         noise = slot.noise.reshape(model.shape)
-        return updates.function(table, model, slot.clients) + slot.scales * noise
+        return updates.function(table, model, slot.clients) + slot.noise_scales * noise
 
-    return total
+    return slot_sum
 
 
-def sum_of_reports(updates: Updates, randomizer: Randomizer, dimension: int) -> Total:
-    """Return the function that draws the reports of a slot one by one and returns their sum.
+def sum_of_reports(updates: Updates, randomizer: Randomizer, dimension: int) -> SlotSum:
+    """Return a function that draws the reports of a slot one by one and returns their sum.
 
-    Empty places are filled with dummies. ``updates`` returns each client's unclipped update.
+    Dummies fill the places without a client. ``updates`` returns each client's unclipped update.
     """
-    private = compiled_reports(randomizer, dimension)
+    draw_reports = compiled_reports(randomizer, dimension)
 
-    def total(table: Any, model: Array, slot: SlotChunk) -> Array:
-        ours, dummies = jax.random.split(jax.random.wrap_key_data(slot.noise))
-        places = len(slot.clients)
-        dummies_of = compiled_dummies(randomizer, dimension, count=places, dtype=model.dtype)
-        reports = private(ours, updates.function(table, model, slot.clients)).values
-        used = (slot.clients >= 0)[:, None]
-        return jnp.sum(jnp.where(used, reports, slot.scales * dummies_of(dummies).values), axis=0)
+    def slot_sum(table: Any, model: Array, slot: SlotChunk) -> Array:
+        report_key, dummy_key = jax.random.split(jax.random.wrap_key_data(slot.noise))
+        width = len(slot.clients)
+        draw_dummies = compiled_dummies(randomizer, dimension, count=width, dtype=model.dtype)
+        reports = draw_reports(report_key, updates.function(table, model, slot.clients)).values
+        dummies = slot.noise_scales * draw_dummies(dummy_key).values
+        return jnp.sum(jnp.where((slot.clients >= 0)[:, None], reports, dummies), axis=0)
 
-    return total
-
-
-Advance = Callable[[State, SlotChunk, Any], tuple[State, Array]]
+    return slot_sum
 
 
-def compiled(total: Total, server: Server) -> Advance:
+ChunkFunction = Callable[[State, SlotChunk, Any], tuple[State, Array]]
+
+
+def compile_chunk(slot_sum: SlotSum, server: Server) -> ChunkFunction:
     """Compile a chunk of slots: (state before, inputs, table of the data) → (state after, token).
 
-    The state before is donated to JAX, so it must not be used again. The token can be waited for:
-    it is ready when the chunk is finished.
+    The state before is donated to JAX, so it must not be used again. The token is an array that is
+    ready when the chunk is finished, so a caller can wait for it.
     """
 
     def chunk(state: State, inputs: SlotChunk, table: Any) -> tuple[State, Array]:
         def slot(state: State, inputs: SlotChunk) -> tuple[State, None]:
-            return server.apply_slot(state, total(table, state.model, inputs), inputs.counts), None
+            total = slot_sum(table, state.model, inputs)
+            return server.apply_slot(state, total, inputs.divisors), None
 
-        unroll = UNROLLED_ON_HOST if on_host() else UNROLLED
-        after: State = jax.lax.scan(slot, state, inputs, unroll=unroll)[0]
-        return after, after.slots + 0
+        unroll = UNROLLED_SLOTS_ON_CPU if on_cpu() else UNROLLED_SLOTS
+        end_state: State = jax.lax.scan(slot, state, inputs, unroll=unroll)[0]
+        return end_state, end_state.slots + 0
 
     return jax.jit(chunk, donate_argnums=0)
 
 
-def on_host() -> bool:
+def on_cpu() -> bool:
     """Return True if the loop runs on a CPU, False if on an accelerator."""
     return bool(jax.default_backend() == "cpu")
 
 
-def slot_clients(clients: int, rows: int, width: int) -> Callable[[Array, Array, Array], Array]:
+def compile_slot_clients(
+    clients: int, clients_in_data: int, width: int
+) -> Callable[[Array, Array, Array], Array]:
     """Compile (keys, first positions, numbers of reports) → clients, one row per slot.
 
-    A row has ``width`` places; an empty place is −1. Clients are in the order of ``Permutation``.
-    Client j is returned as j mod ``rows``, where ``rows`` is the number of clients in the data.
+    A row has ``width`` places; −1 marks a place without a client. Clients are in the order of
+    ``Permutation``. Client j is returned as j mod ``clients_in_data``.
     """
     high, low = digit_sizes(clients)
 
-    def clients_of(keys: Array, first: Array, reports: Array) -> Array:
-        most = jnp.uint32(clients)  # JAX makes Python integers signed, and some would not fit
-        places = jnp.arange(width, dtype=jnp.uint32)
-        used = places[None, :] < reports.astype(jnp.uint32)[:, None]
+    def clients_of(keys: Array, first_position: Array, reports: Array) -> Array:
+        client_count = jnp.uint32(clients)  # a Python integer would become signed and may not fit
+        positions = jnp.arange(width, dtype=jnp.uint32)
+        has_client = positions[None, :] < reports.astype(jnp.uint32)[:, None]
 
-        def permuted(state: tuple[Array, Array]) -> tuple[Array, Array]:
-            words, pending = state
-            words = jnp.where(pending, feistel(words, keys, high, low), words)
-            return words, words >= most
+        def permute(state: tuple[Array, Array]) -> tuple[Array, Array]:
+            numbers, pending = state
+            numbers = jnp.where(pending, feistel(numbers, keys, high, low), numbers)
+            return numbers, numbers >= client_count
 
-        # Empty places become 0 here: their positions may be too large for the Feistel network.
-        words = jnp.where(used, first.astype(jnp.uint32)[:, None] + places[None, :], 0)
-        words, _ = jax.lax.while_loop(lambda state: jnp.any(state[1]), permuted, (words, used))
-        return jnp.where(used, (words % jnp.uint32(rows)).astype(jnp.int32), -1)
+        # Places without a client get position 0, because theirs may be too large for ``feistel``.
+        numbers = jnp.where(
+            has_client, first_position.astype(jnp.uint32)[:, None] + positions[None, :], 0
+        )
+        state = (numbers, has_client)
+        numbers, _ = jax.lax.while_loop(lambda state: jnp.any(state[1]), permute, state)
+        return jnp.where(has_client, (numbers % jnp.uint32(clients_in_data)).astype(jnp.int32), -1)
 
     return jax.jit(clients_of)
 
 
 @lru_cache(maxsize=8)
-def server_of(choice: Optimizer) -> Server:
+def server_of(optimizer: Optimizer) -> Server:
     """Return the server for a campaign's optimizer. Equal optimizers share one object."""
-    steps = (choice.rate, choice.schedule.decay, choice.minibatch, choice.diameter)
-    return Server(_direction(choice), *steps)
+    step_sizes = (optimizer.rate, optimizer.schedule.decay, optimizer.minibatch, optimizer.diameter)
+    return Server(_step_direction(optimizer), *step_sizes)
 
 
-def _direction(choice: Optimizer) -> StepDirection:
-    if choice.optax is not None:
-        return _from_optax(choice)
-    if choice.momentum is None:
-        return StepDirection(lambda model: (), lambda slope, state, model: (-slope, state))
-    momentum, nesterov = choice.momentum, choice.nesterov
+def _step_direction(optimizer: Optimizer) -> StepDirection:
+    if optimizer.optax is not None:
+        return _from_optax(optimizer)
+    if optimizer.momentum is None:
+        return StepDirection(lambda model: (), lambda gradient, state, model: (-gradient, state))
+    momentum, nesterov = optimizer.momentum, optimizer.nesterov
 
-    def update(slope: Array, velocity: Any, model: Array) -> tuple[Array, Any]:
-        velocity = slope + momentum * velocity
-        return -(slope + momentum * velocity if nesterov else velocity), velocity
+    def update(gradient: Array, velocity: Any, model: Array) -> tuple[Array, Any]:
+        velocity = gradient + momentum * velocity
+        return -(gradient + momentum * velocity if nesterov else velocity), velocity
 
     return StepDirection(jnp.zeros_like, update)
 
 
-def _from_optax(choice: Optimizer) -> StepDirection:
+def _from_optax(config: Optimizer) -> StepDirection:
     """Return an optax optimizer with rate 1. ``Server`` multiplies its steps by the rate."""
-    optax = installed("optax", extra="sim", wanted_by=choice.kind, setting="optimizer")
-    maker = getattr(optax, choice.optax or "", None)
-    if not callable(maker):
-        raise InvalidValue("optimizer", choice.kind, "optax has no such function")
+    optax = installed("optax", extra="sim", wanted_by=config.kind, setting="optimizer")
+    factory = getattr(optax, config.optax or "", None)
+    if not callable(factory):
+        raise InvalidValue("optimizer", config.kind, "optax has no function of this name")
     try:
-        optimizer = maker(learning_rate=1.0, **dict(choice.arguments))
+        optimizer = factory(learning_rate=1.0, **dict(config.arguments))
         change, _ = jax.eval_shape(
             lambda model: optimizer.update(model, optimizer.init(model), model), jnp.zeros(2)
         )
     except Exception as error:
         why = f"cannot be used as an optimizer: {first_line(error)}"
-        raise InvalidValue("optimizer", choice.kind, why) from error
+        raise InvalidValue("optimizer", config.kind, why) from error
     if getattr(change, "shape", None) != (2,):
-        raise InvalidValue("optimizer", choice.kind, "is not an optimizer of optax")
+        raise InvalidValue("optimizer", config.kind, "is not an optimizer of optax")
     return StepDirection(optimizer.init, optimizer.update)

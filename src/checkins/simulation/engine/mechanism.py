@@ -1,12 +1,12 @@
-"""The mechanism of a campaign or baseline: sampling, noise of a slot's sum, and divisor of the sum.
+"""The mechanism of a campaign or baseline: sampling, noise of a slot's sum, divisor of the sum.
 
 Only the sum of a slot's reports is released, so only the distribution of the sum's noise matters:
 
-    Gaussian    the sum of K noises of deviation σ has deviation √K σ
+    Gaussian    the sum of K noises with standard deviation σ has standard deviation √K σ
     Laplace     the sum of K noises of scale b is b (G − G′), where G and G′ are Gamma of shape K
 
-The second line holds because a Laplace variable is the difference of two exponential variables,
-and the sum of K exponential variables is a Gamma variable. Noise is drawn for many slots at a time,
+The rule for Laplace holds because a Laplace variable is the difference of two exponential ones, and
+the sum of K exponential variables is a Gamma variable. Noise is drawn for many slots at a time,
 before the loop that uses it. On a CPU, separate threads draw it, because drawing inside the
 compiled loop would take most of the loop's time. An accelerator draws Gaussian noise itself.
 
@@ -33,19 +33,19 @@ from checkins.accounting import Design, NoiseAt, Protocol
 from checkins.campaign import Campaign
 from checkins.errors import InvalidValue
 from checkins.randomizers import Gaussian, Laplace, PrivUnit, Randomizer
-from checkins.simulation.engine.loop import IGNORED, SKIPPED
+from checkins.simulation.engine.loop import IGNORED_ROW, SKIPPED_SLOT
 from checkins.simulation.engine.updates import Clip
 from checkins.simulation.population import Counts, Sampling
 
 Rows = NDArray[Any]
 
-BLOCK = 1 << 17
-"""Approximate number of values that are drawn from one random generator."""
+BLOCK_VALUES = 1 << 17
+"""Approximate number of noise values that one random generator draws."""
 
-THREADS = 2
-"""Number of threads that draw noise. With small models, the loop is faster than one thread."""
+NOISE_THREADS = 2
+"""Number of threads that draw noise. One thread would be slower than the loop of a small model."""
 
-_LINE = 64  # bytes
+_CACHE_LINE_BYTES = 64
 
 
 class NoiseKind(Enum):
@@ -57,44 +57,45 @@ class NoiseKind(Enum):
 
 
 class BufferRing:
-    """A few arrays that are used in turn. JAX on a CPU reads them without a copy.
+    """A few arrays that are reused in turn. JAX on a CPU reads them without a copy.
 
     Allocating memory for every chunk is measurably slower. With ``prefetched``, at most
-    ``THREADS`` + 2 arrays are in use at a time.
+    ``NOISE_THREADS`` + 2 arrays are in use at a time.
     """
 
-    SIZE = THREADS + 3
+    SIZE = NOISE_THREADS + 3
 
     def __init__(self) -> None:
         self._arrays: list[Rows] = []
-        self._turn = 0
+        self._index = 0
         self._lock = Lock()
 
-    def take(self, shape: tuple[int, int], dtype: Any) -> Rows:
+    def next_array(self, shape: tuple[int, int], dtype: Any) -> Rows:
         """Return the next array of the ring, for the caller to overwrite."""
         size = math.prod(shape)
         with self._lock:
             if not self._arrays or self._arrays[0].dtype != dtype or self._arrays[0].size < size:
-                self._arrays = [_aligned(size, dtype) for _ in range(self.SIZE)]
-            self._turn = (self._turn + 1) % self.SIZE
-            return self._arrays[self._turn][:size].reshape(shape)
+                self._arrays = [_aligned_array(size, dtype) for _ in range(self.SIZE)]
+            self._index = (self._index + 1) % self.SIZE
+            return self._arrays[self._index][:size].reshape(shape)
 
 
-def _aligned(size: int, dtype: Any) -> Rows:
+def _aligned_array(size: int, dtype: Any) -> Rows:
+    """Return an array that starts at a cache line, so that JAX can use it without a copy."""
     length = size * np.dtype(dtype).itemsize
-    raw = np.empty(length + _LINE, np.uint8)
-    start = -raw.ctypes.data % _LINE
+    raw = np.empty(length + _CACHE_LINE_BYTES, np.uint8)
+    start = -raw.ctypes.data % _CACHE_LINE_BYTES
     return raw[start : start + length].view(dtype)
 
 
 def block_slots(dimension: int) -> int:
     """Return the number of slots in a block, whose noise is drawn from one random generator."""
-    return max(1, BLOCK // dimension)
+    return max(1, BLOCK_VALUES // dimension)
 
 
 def draw_noise(
     kind: NoiseKind,
-    reports: NDArray[np.int64],
+    noise_terms: NDArray[np.int64],
     dimension: int,
     *,
     seeds: Sequence[int],
@@ -105,72 +106,74 @@ def draw_noise(
 ) -> Any:
     """Return one row of noise for each of ``rows`` slots of a run, from slot ``first`` on.
 
-    A row is the sum of the noise of the slot's ``reports``, in units of one report's scale. The
-    noise of a slot does not depend on ``first`` and ``rows``. Rows after the last slot hold
-    arbitrary finite values.
+    A row is the sum of the noise of as many reports as ``noise_terms`` says, in units of the scale
+    of one report's noise. The noise of a slot does not depend on ``first`` and ``rows``. Rows after
+    the last slot hold arbitrary finite values.
 
     Gaussian noise has deviation 1, and the caller multiplies it by √K. In float32 it is the
     inverse of the normal distribution function at the middle of one of 2^23 equal parts of (0, 1),
     as JAX draws it. Its absolute value is therefore never above 5.3.
     """
-    size = block_slots(dimension)
-    fast = kind is NoiseKind.GAUSSIAN and dtype == np.float32
-    if fast:
-        noise = ring.take((rows, dimension), np.uint32)
+    slots_per_block = block_slots(dimension)
+    is_float32_gaussian = kind is NoiseKind.GAUSSIAN and dtype == np.float32
+    if is_float32_gaussian:
+        noise = ring.next_array((rows, dimension), np.uint32)
     elif kind is NoiseKind.PER_REPORT:
         noise = np.zeros((rows, 2), np.uint32)
     else:
         noise = np.zeros((rows, dimension), dtype)
-    last = min(first + rows, len(reports))
-    for start in range(first - first % size, last, size):
+    end_slot = min(first + rows, len(noise_terms))
+    for start in range(first - first % slots_per_block, end_slot, slots_per_block):
         generator = np.random.Generator(np.random.SFC64(np.random.SeedSequence([*seeds, start])))
-        block = _block(kind, reports[start : min(start + size, last)], dimension, generator, dtype)
-        ours = block[max(0, first - start) :]
-        there = max(0, start - first)
-        noise[there : there + len(ours)] = ours
-    return _normals(jax.device_put(noise)) if fast else noise
+        block_terms = noise_terms[start : min(start + slots_per_block, end_slot)]
+        block = _draw_block(kind, block_terms, dimension, generator, dtype)
+        wanted_rows = block[max(0, first - start) :]
+        row = max(0, start - first)
+        noise[row : row + len(wanted_rows)] = wanted_rows
+    return _normals(jax.device_put(noise)) if is_float32_gaussian else noise
 
 
-def _block(
+def _draw_block(
     kind: NoiseKind,
-    reports: NDArray[np.int64],
+    noise_terms: NDArray[np.int64],
     dimension: int,
     generator: np.random.Generator,
     dtype: Any,
 ) -> Rows:
-    """Draw the noise slot by slot, so that a slot's noise does not depend on later slots."""
-    shape = (len(reports), dimension)
+    """Draw the noise of a block slot by slot, so that it does not depend on later slots."""
+    shape = (len(noise_terms), dimension)
     if kind is NoiseKind.GAUSSIAN and dtype == np.float32:
         raw = generator.bit_generator.random_raw(-(-math.prod(shape) // 2))
         return np.asarray(raw).view(np.uint32)[: math.prod(shape)].reshape(shape)
     if kind is NoiseKind.GAUSSIAN:
         return generator.standard_normal(shape, dtype)
     if kind is NoiseKind.LAPLACE:
-        each = np.broadcast_to(reports[:, np.newaxis, np.newaxis], (len(reports), 2, dimension))
-        both = generator.standard_gamma(each, dtype=dtype)
-        return np.asarray(both[:, 0] - both[:, 1])
-    return generator.integers(0, 2**32, (len(reports), 2), dtype=np.uint32)
+        shape_of_pairs = (len(noise_terms), 2, dimension)
+        gamma_shapes = np.broadcast_to(noise_terms[:, np.newaxis, np.newaxis], shape_of_pairs)
+        gammas = generator.standard_gamma(gamma_shapes, dtype=dtype)
+        return np.asarray(gammas[:, 0] - gammas[:, 1])
+    return generator.integers(0, 2**32, (len(noise_terms), 2), dtype=np.uint32)
 
 
 @jax.jit
-def _normals(words: Any) -> Any:
-    """Return a normal variable for each random 32-bit word. This is twice as fast as numpy."""
-    middles = ((words >> 9).astype(jnp.float32) + 0.5) * jnp.float32(2.0**-22) - 1.0
+def _normals(random_words: Any) -> Any:
+    """Return one normal variable per random 32-bit word, twice as fast as numpy draws it."""
+    middles = ((random_words >> 9).astype(jnp.float32) + 0.5) * jnp.float32(2.0**-22) - 1.0
     return jnp.float32(math.sqrt(2.0)) * jax.lax.erf_inv(middles)
 
 
-def prefetched(tasks: Iterator[Any], work: Any) -> Iterator[tuple[Any, Any]]:
-    """Yield (task, work(task)) in order, while threads already work on the next tasks."""
-    with ThreadPoolExecutor(THREADS, thread_name_prefix="noise") as pool:
+def prefetched(items: Iterator[Any], compute: Any) -> Iterator[tuple[Any, Any]]:
+    """Yield pairs (item, compute(item)) in order, while threads compute the next items."""
+    with ThreadPoolExecutor(NOISE_THREADS, thread_name_prefix="noise") as pool:
         pending: deque[tuple[Any, Future[Any]]] = deque()
         try:
-            for task in tasks:
-                pending.append((task, pool.submit(work, task)))
-                if len(pending) > THREADS:
-                    done, future = pending.popleft()
-                    yield done, future.result()
-            for done, future in pending:
-                yield done, future.result()
+            for item in items:
+                pending.append((item, pool.submit(compute, item)))
+                if len(pending) > NOISE_THREADS:
+                    finished_item, future = pending.popleft()
+                    yield finished_item, future.result()
+            for finished_item, future in pending:
+                yield finished_item, future.result()
         finally:
             for _, future in pending:
                 future.cancel()
@@ -195,7 +198,7 @@ class Mechanism:
 
     @classmethod
     def of(cls, campaign: Campaign, dimension: int) -> Mechanism:
-        """Return the mechanism of a campaign."""
+        """Return the mechanism of a campaign whose model has ``dimension`` weights."""
         optimizer = None if campaign.task is None else campaign.task.optimizer
         return cls(
             campaign.design,
@@ -206,7 +209,7 @@ class Mechanism:
         )
 
     @property
-    def averaged(self) -> bool:
+    def is_averaged(self) -> bool:
         return self.design.protocol is Protocol.AVERAGED
 
     @property
@@ -218,53 +221,54 @@ class Mechanism:
 
     @property
     def clip(self) -> Clip:
-        return Clip(self.randomizer.clip, l1=isinstance(self.randomizer, Laplace))  # type: ignore[union-attr]
+        return Clip(self.randomizer.clip, is_l1=isinstance(self.randomizer, Laplace))  # type: ignore[union-attr]
 
-    def noises(self, reports: Counts) -> Counts:
+    def noise_terms(self, reports: Counts) -> Counts:
         """Return the number of reports, real or dummy, whose noise is in each slot's sum."""
-        return reports if self.averaged else np.full_like(reports, self.design.capacity or 1)
+        return reports if self.is_averaged else np.full_like(reports, self.design.capacity or 1)
 
-    def scales(self, reports: Counts) -> NDArray[np.float64]:
+    def noise_scales(self, reports: Counts) -> NDArray[np.float64]:
         """Return the factor that each slot's noise is multiplied by."""
         if isinstance(self.randomizer, Gaussian):
             scale = self.randomizer.clip * self.randomizer.noise_multiplier
             if self.noise_at is NoiseAt.SERVER:
                 return np.full(reports.shape, scale)
-            return scale * np.sqrt(self.noises(reports))
+            return scale * np.sqrt(self.noise_terms(reports))
         if isinstance(self.randomizer, Laplace):
             return np.full(reports.shape, self.randomizer.scale)
-        return np.full(reports.shape, 0.0 if self.averaged else 1.0)  # the factor of the dummies
+        # With PrivUnit, this is the factor of the dummies. Averaged slots have none.
+        return np.full(reports.shape, 0.0 if self.is_averaged else 1.0)
 
-    def counts(self, reports: Counts) -> NDArray[np.float64]:
-        """Return the divisor of each slot's sum, or ``SKIPPED`` or ``IGNORED`` (see ``loop``)."""
-        if self.averaged:
-            return np.where(reports > 0, reports, SKIPPED)
-        counts = np.full(reports.shape, float(self.divide_by or 1))
+    def divisors(self, reports: Counts) -> NDArray[np.float64]:
+        """Return the divisor of each slot's sum; for the special values, see ``SKIPPED_SLOT``."""
+        if self.is_averaged:
+            return np.where(reports > 0, reports, SKIPPED_SLOT)
+        divisors = np.full(reports.shape, float(self.divide_by or 1))
         if self.design.window is not None:
-            counts[: self.design.window - 1] = IGNORED  # warm-up slots, without a step
-        return counts
+            divisors[: self.design.window - 1] = IGNORED_ROW  # warm-up slots, without a step
+        return divisors
 
     def dummies(self, reports: Counts) -> int:
         """Return the number of dummies in a run.
 
         A dummy is a report without data, which the server draws in place of a missing report.
         """
-        if self.averaged or self.noise_at is NoiseAt.SERVER or self.sampling is Sampling.POISSON:
+        if self.is_averaged or self.noise_at is NoiseAt.SERVER or self.sampling is Sampling.POISSON:
             return 0
         missing = (self.design.capacity or 1) - reports
         return int(missing[(self.design.window or 1) - 1 :].sum())
 
     @property
     def noise_description(self) -> str:
-        """The noise in a few words, for a table."""
-        r: Any = self.randomizer
-        if isinstance(r, Gaussian):
-            multiplier = f"{r.noise_multiplier:.4g}"
+        """The noise in a few words, for a table of methods."""
+        randomizer: Any = self.randomizer
+        if isinstance(randomizer, Gaussian):
+            multiplier = f"{randomizer.noise_multiplier:.4g}"
             noise = f"Gaussian, {multiplier} {'clip' if multiplier == '1' else 'clips'}"
             if self.noise_at is NoiseAt.SERVER:
                 return f"{noise} on the sum of a slot"
-            if self.averaged or not self.design.capacity:
+            if self.is_averaged or not self.design.capacity:
                 return f"{noise} on each report"
-            total = math.sqrt(self.design.capacity) * r.noise_multiplier
-            return f"{noise} on each report, {total:.4g} on a sum"
-        return f"{type(r).__name__}, local epsilon {r.local_epsilon:.4g}"
+            sum_multiplier = math.sqrt(self.design.capacity) * randomizer.noise_multiplier
+            return f"{noise} on each report, {sum_multiplier:.4g} on a sum"
+        return f"{type(randomizer).__name__}, local epsilon {randomizer.local_epsilon:.4g}"

@@ -19,15 +19,15 @@ from numpy.typing import NDArray
 from checkins import durable_file
 from checkins.campaign import Campaign, Task
 from checkins.errors import InvalidValue
-from checkins.simulation.engine.evaluation import Metrics, Point
+from checkins.simulation.engine.evaluation import CurvePoint, Metrics
 from checkins.simulation.engine.mechanism import Mechanism
 from checkins.simulation.engine.training import Position, Progress, Scenario, Training
 from checkins.tasks.loaded_task import LoadedTask
 
-Curve = tuple[Point, ...]
+Curve = tuple[CurvePoint, ...]
 """A learning curve: metrics of the model, in order of the number of slots."""
 
-SAVE_EVERY_S = 20.0
+CHECKPOINT_INTERVAL_S = 20.0
 """Seconds between two checkpoints."""
 
 
@@ -54,8 +54,8 @@ class Outcome:
     @classmethod
     def of_divergence(cls, seed: int) -> Outcome:
         """Return the outcome of a seed whose model diverged."""
-        nothing = np.zeros(0, np.float32)
-        return cls(seed, True, 0, 0, 0, 0, (), (), 0.0, 0.0, nothing)
+        no_weights = np.zeros(0, np.float32)
+        return cls(seed, True, 0, 0, 0, 0, (), (), 0.0, 0.0, no_weights)
 
     @property
     def diverged(self) -> bool:
@@ -67,16 +67,16 @@ class Outcome:
         return self.curve[-1].metrics if self.curve else {}
 
     def as_json(self) -> dict[str, Any]:
-        """Return plain values, without the model and the number of reports in each run."""
-        plain = asdict(self)
-        del plain["model"], plain["contributors"]
-        plain["metrics"] = self.metrics
-        plain["curve"] = {
+        """Return values for JSON, without the model and the number of reports in each run."""
+        fields = asdict(self)
+        del fields["model"], fields["contributors"]
+        fields["metrics"] = self.metrics
+        fields["curve"] = {
             "slots": [point.slots for point in self.curve],
             **{name: [point.metrics[name] for point in self.curve] for name in self.metrics},
         }
-        plain["slots_done"] = plain.pop("slots")
-        return plain
+        fields["slots_done"] = fields.pop("slots")
+        return fields
 
 
 OnProgress = Callable[[Progress, Metrics], bool]
@@ -125,43 +125,47 @@ def training_of(
 
 
 def train(
-    training: Training, *, watch: OnProgress | None = None, checkpoint: Checkpoint | None = None
+    training: Training,
+    *,
+    on_progress: OnProgress | None = None,
+    checkpoint: Checkpoint | None = None,
 ) -> Outcome:
-    """Run a training to its end, or until ``watch`` returns False.
+    """Run a training to its end, or until ``on_progress`` returns False.
 
     If ``checkpoint`` exists, the training continues from it.
     """
     saved = None if checkpoint is None else checkpoint.read(training.start())
     position = training.start() if saved is None else saved.position
-    curve = [Point(0, training.measured(position))] if saved is None else list(saved.curve)
-    before = 0.0 if saved is None else saved.seconds
-    began = last_saved = time.perf_counter()
-    compiled_at, compiled_slots = began, 0
+    curve = [CurvePoint(0, training.evaluate(position))] if saved is None else list(saved.curve)
+    earlier_seconds = 0.0 if saved is None else saved.seconds
+    start_time = last_saved = time.perf_counter()
+    compiled_at, compiled_slots = start_time, 0
     slots = (position.run - 1) * training.mechanism.design.slots + position.slots
-    first = slots
-    for progress in training.steps(position):
+    first_slot = slots
+    for progress in training.run_chunks(position):
         position, slots = progress.position, progress.slots
         if progress.metrics is not None:
-            curve.append(Point(slots, progress.metrics))
+            curve.append(CurvePoint(slots, progress.metrics))
         now = time.perf_counter()
         if not compiled_slots:
             compiled_at, compiled_slots = now, slots
-        going = watch is None or watch(progress, curve[-1].metrics)
-        if checkpoint is not None and (not going or now - last_saved > SAVE_EVERY_S):
-            checkpoint.write(position, tuple(curve), before + now - began)
+        should_continue = on_progress is None or on_progress(progress, curve[-1].metrics)
+        is_save_due = not should_continue or now - last_saved > CHECKPOINT_INTERVAL_S
+        if checkpoint is not None and is_save_due:
+            checkpoint.write(position, tuple(curve), earlier_seconds + now - start_time)
             last_saved = now
-        if not going:
+        if not should_continue:
             break
     # A chunk may still be running if the campaign was stopped early.
     jax.block_until_ready(position.state)  # type: ignore[no-untyped-call]
-    ended = time.perf_counter()
+    end_time = time.perf_counter()
     if curve[-1].slots != slots:
-        curve.append(Point(slots, training.measured(position)))
+        curve.append(CurvePoint(slots, training.evaluate(position)))
     tally = training.tally(position)
-    share = tally.reports / max(1, slots)
-    timed, seconds = slots - first, ended - began
+    reports_per_slot = tally.reports / max(1, slots)
+    timed_slots, seconds = slots - first_slot, end_time - start_time
     if slots > compiled_slots:
-        timed, seconds = slots - compiled_slots, ended - compiled_at
+        timed_slots, seconds = slots - compiled_slots, end_time - compiled_at
     return Outcome(
         seed=training.seed,
         complete=slots == training.slots,
@@ -171,15 +175,15 @@ def train(
         dummies=tally.dummies,
         contributors=tally.contributors,
         curve=tuple(curve),
-        seconds=before + ended - began,
-        updates_per_second=share * timed / max(seconds, 1e-9),
+        seconds=earlier_seconds + end_time - start_time,
+        updates_per_second=reports_per_slot * timed_slots / max(seconds, 1e-9),
         model=training.model(position).astype(np.float32),
     )
 
 
 @contextmanager
-def arrays_of(path: Path) -> Iterator[Any]:
-    """Yield the arrays in a file by name. Raises InvalidValue if the file is damaged."""
+def open_arrays(path: Path) -> Iterator[Any]:
+    """Open a file of ``write_arrays``. Raises InvalidValue if the file is damaged."""
     try:
         with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
             yield arrays
@@ -188,11 +192,11 @@ def arrays_of(path: Path) -> Iterator[Any]:
         raise InvalidValue("resume", str(path), why) from error
 
 
-def write_arrays(path: Path, about: Mapping[str, Any], arrays: Mapping[str, Any]) -> None:
-    """Write the file atomically, so that a crash leaves either the old file or the new one."""
+def write_arrays(path: Path, fields: Mapping[str, Any], arrays: Mapping[str, Any]) -> None:
+    """Write a file atomically: after a crash, it is either the old file or the new one."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with durable_file.replacing(path) as file:
-        np.savez(file, allow_pickle=False, about=np.array(json.dumps(about)), **arrays)
+        np.savez(file, allow_pickle=False, about=np.array(json.dumps(fields)), **arrays)
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,24 +218,24 @@ class Checkpoint:
         """Replace the file atomically."""
         leaves = [np.asarray(leaf) for leaf in jax.tree.leaves(position.state)]
         points = [asdict(point) for point in curve]
-        about = {"run": position.run, "slots": position.slots, "seconds": seconds, "curve": points}
+        fields = {"run": position.run, "slots": position.slots, "seconds": seconds, "curve": points}
         arrays = {f"leaf_{number}": leaf for number, leaf in enumerate(leaves)}
-        write_arrays(self.path, about, arrays)
+        write_arrays(self.path, fields, arrays)
 
-    def read(self, like: Position) -> SavedTraining | None:
+    def read(self, template: Position) -> SavedTraining | None:
         """Return the saved training; None if there is no file.
 
-        ``like`` is a position of the same training, which gives the structure of the state.
+        ``template`` is any position of the same training. It shows the structure of the state.
         """
         if not self.path.exists():
             return None
-        leaves, shape = jax.tree.flatten(like.state)
-        with arrays_of(self.path) as arrays:
-            about: dict[str, Any] = json.loads(str(arrays["about"]))
+        leaves, structure = jax.tree.flatten(template.state)
+        with open_arrays(self.path) as arrays:
+            fields: dict[str, Any] = json.loads(str(arrays["about"]))
             restored = [jnp.asarray(arrays[f"leaf_{number}"]) for number in range(len(leaves))]
-        position = Position(about["run"], about["slots"], jax.tree.unflatten(shape, restored))
-        curve = tuple(Point(point["slots"], point["metrics"]) for point in about["curve"])
-        return SavedTraining(position, curve, about["seconds"])
+        position = Position(fields["run"], fields["slots"], jax.tree.unflatten(structure, restored))
+        curve = tuple(CurvePoint(point["slots"], point["metrics"]) for point in fields["curve"])
+        return SavedTraining(position, curve, fields["seconds"])
 
     def remove(self) -> None:
         self.path.unlink(missing_ok=True)

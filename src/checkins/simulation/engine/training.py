@@ -22,7 +22,7 @@ from checkins.errors import InvalidValue
 from checkins.randomizers import Randomizer
 from checkins.simulation.engine import loop
 from checkins.simulation.engine.evaluation import Diverged, Evaluation, Metrics
-from checkins.simulation.engine.loop import Server, SlotChunk, Total, on_host, server_of
+from checkins.simulation.engine.loop import Server, SlotChunk, SlotSum, on_cpu, server_of
 from checkins.simulation.engine.mechanism import (
     BufferRing,
     Mechanism,
@@ -41,9 +41,9 @@ from checkins.simulation.engine.updates import (
 from checkins.simulation.population import Always, Availability, SimulatedPopulation, SlotCounts
 from checkins.tasks.loaded_task import LoadedTask
 
-HOST_BYTES, DEVICE_BYTES = 1 << 24, 1 << 28
-"""Largest size of a chunk's inputs. A CPU needs small inputs because of its cache; a GPU needs
-large inputs to be busy."""
+CPU_CHUNK_BYTES, ACCELERATOR_CHUNK_BYTES = 1 << 24, 1 << 28
+"""Largest size of a chunk's inputs. On a CPU, they must fit into the cache. A GPU needs large
+inputs to be busy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ class Scenario:
 
 
 class Position(NamedTuple):
-    """The position of a training: ``slots`` slots of run ``run`` are finished."""
+    """``slots`` slots of run ``run`` are finished; ``state`` is the state of the compiled loop."""
 
     run: int
     slots: int
@@ -74,16 +74,16 @@ class Position(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """Counts over the finished slots."""
+    """Total counts over the finished slots."""
 
     slots: int = 0
     check_ins: int = 0
     reports: int = 0
     dummies: int = 0
     contributors: tuple[int, ...] = ()
-    """Number of reports in each run. The certificate of averaged updates depends on it."""
+    """Number of reports in each run. The certificate of the averaged protocol depends on it."""
 
-    def plus(self, slot_counts: SlotCounts, mechanism: Mechanism) -> Tally:
+    def with_run(self, slot_counts: SlotCounts, mechanism: Mechanism) -> Tally:
         """Return the counts with one more run."""
         reports = int(slot_counts.reports.sum())
         return Tally(
@@ -160,16 +160,17 @@ class Training:
         """Return the counts over all slots before ``position``."""
         tally = Tally()
         for run in range(1, position.run + 1):
-            slot_counts = self.population.run(run)
+            slot_counts = self.population.draw_run(run)
             if run == position.run:
                 check_ins = slot_counts.check_ins[: position.slots]
                 reports = slot_counts.reports[: position.slots]
                 slot_counts = replace(slot_counts, check_ins=check_ins, reports=reports)
             if slot_counts.reports.size:
-                tally = tally.plus(slot_counts, self.mechanism)
+                tally = tally.with_run(slot_counts, self.mechanism)
         return tally
 
-    def measured(self, position: Position) -> Metrics:
+    def evaluate(self, position: Position) -> Metrics:
+        """Return the metrics at a position. Raises InvalidValue if the model is not finite."""
         try:
             return self.evaluation(self.model(position))
         except Diverged as error:
@@ -179,40 +180,41 @@ class Training:
                 raise InvalidValue("model", name, f"{why}: check the model and the data") from error
             raise Diverged("rate", self.server.rate, error.expected) from error
 
-    def steps(self, start: Position | None = None) -> Iterator[Progress]:
-        """Run the chunks after ``start`` and yield the progress after each of them.
+    def run_chunks(self, start: Position | None = None) -> Iterator[Progress]:
+        """Run the chunks after ``start`` and yield the progress after each chunk.
 
-        A yielded position must not be used after the next one is requested.
+        A yielded position must not be used after the next progress is requested.
         """
         position = self.start() if start is None else start
         state, updates = position.state, self._updates
-        before: Array | None = None
-        every = self.slots / self.evaluations if self.evaluations else self.slots
-        done = (position.run - 1) * self.mechanism.design.slots + position.slots
-        due = (int(done / every) + 1) * every
+        previous_token: Array | None = None
+        interval = self.slots / self.evaluations if self.evaluations else self.slots
+        finished_slots = (position.run - 1) * self.mechanism.design.slots + position.slots
+        next_evaluation = (int(finished_slots / interval) + 1) * interval
         for spec, inputs in prefetched(self._chunk_specs(position), self._inputs):
             if spec.first == 0 and spec.run > 1:
                 state = self.server.next_run(state)
-            state, token = self._advance(state, inputs, updates.table)
-            # Wait for the first chunk, which compiles, because timing starts after it. Afterwards
-            # wait for the previous chunk only, so that one runs while the next is prepared.
-            (token if before is None else before).block_until_ready()
-            before = token
-            done += spec.slots
-            here = Position(spec.run, spec.first + spec.slots, state)
+            state, token = self._run_chunk(state, inputs, updates.table)
+            # Wait for the first chunk, which compiles, because timing starts after it. Later, wait
+            # only for the previous chunk, so that one chunk runs while the next is prepared.
+            (token if previous_token is None else previous_token).block_until_ready()
+            previous_token = token
+            finished_slots += spec.slots
+            new_position = Position(spec.run, spec.first + spec.slots, state)
             metrics = None
-            if done >= due or done == self.slots:
-                metrics, due = self.measured(here), (int(done / every) + 1) * every
-            yield Progress(here, done, metrics)
+            if finished_slots >= next_evaluation or finished_slots == self.slots:
+                metrics = self.evaluate(new_position)
+                next_evaluation = (int(finished_slots / interval) + 1) * interval
+            yield Progress(new_position, finished_slots, metrics)
 
     @cached_property
     def _drawn_clients(self) -> Array | None:
         """Numbers of the clients of the data that take part; None if all take part."""
-        in_data, wanted = self.loaded.data.clients, self.scenario.clients
-        if wanted >= in_data:
+        in_data, simulated = self.loaded.data.clients, self.scenario.clients
+        if simulated >= in_data:
             return None
-        drawn = np.random.default_rng([self.seed, 4]).choice(in_data, wanted, replace=False)
-        return jnp.asarray(drawn, jnp.int32)
+        numbers = np.random.default_rng([self.seed, 4]).choice(in_data, simulated, replace=False)
+        return jnp.asarray(numbers, jnp.int32)
 
     @cached_property
     def _ring(self) -> BufferRing:
@@ -224,70 +226,72 @@ class Training:
         return _updates_of(self.loaded, clip, self.work, self.dtype)
 
     @cached_property
-    def _advance(self) -> Any:
-        per_report = self.mechanism.noise_kind is NoiseKind.PER_REPORT
-        randomizer = self.mechanism.randomizer if per_report else None
-        return _compiled_of(self._updates, self.server, randomizer, self.loaded.model.dimension)
+    def _run_chunk(self) -> Any:
+        is_per_report = self.mechanism.noise_kind is NoiseKind.PER_REPORT
+        randomizer = self.mechanism.randomizer if is_per_report else None
+        return _compiled_loop(self._updates, self.server, randomizer, self.loaded.model.dimension)
 
     def _chunk_specs(self, position: Position) -> Iterator[_ChunkSpec]:
         for run in range(position.run, self.mechanism.runs + 1):
-            slot_counts = self.population.run(run)
-            begin = position.slots if run == position.run else 0
+            slot_counts = self.population.draw_run(run)
+            start = position.slots if run == position.run else 0
             reports, width = slot_counts.reports, self._width(slot_counts)
-            scales, counts = self.mechanism.scales(reports), self.mechanism.counts(reports)
-            noises, length = self.mechanism.noises(reports), self._length(width)
-            for first in range(begin, reports.size, length):
+            mechanism, length = self.mechanism, self._chunk_length(width)
+            noise_terms, divisors = mechanism.noise_terms(reports), mechanism.divisors(reports)
+            scales = mechanism.noise_scales(reports)
+            for first in range(start, reports.size, length):
                 slots = min(length, reports.size - first)
-                place = (run, first, slots, length, width)
-                yield _ChunkSpec(*place, slot_counts, noises, scales, counts)
+                extent = (run, first, slots, length, width)
+                yield _ChunkSpec(*extent, slot_counts, noise_terms, scales, divisors)
 
     def _width(self, slot_counts: SlotCounts) -> int:
-        """Return the number of places of a slot, enough for every slot of the run.
+        """Return the number of places for clients in a slot, enough for every slot of the run.
 
         It is rounded up, so that most runs have the same width and share a compiled program.
         """
-        capacity, most = self.mechanism.design.capacity, max(1, int(slot_counts.reports.max()))
-        per_report = self.mechanism.noise_kind is NoiseKind.PER_REPORT
-        if per_report and capacity and not self.mechanism.averaged:
+        capacity = self.mechanism.design.capacity
+        max_reports = max(1, int(slot_counts.reports.max()))
+        is_per_report = self.mechanism.noise_kind is NoiseKind.PER_REPORT
+        if is_per_report and capacity and not self.mechanism.is_averaged:
             return capacity  # every place has a report, real or dummy
-        step = 1 << max(0, most.bit_length() - 4)
-        wide = -(-most // step) * step
-        return wide if capacity is None else min(wide, capacity)
+        granularity = 1 << max(0, max_reports.bit_length() - 4)
+        rounded_reports = -(-max_reports // granularity) * granularity
+        return rounded_reports if capacity is None else min(rounded_reports, capacity)
 
-    def _length(self, width: int) -> int:
+    def _chunk_length(self, width: int) -> int:
         """Return the number of slots of a chunk.
 
         It is limited by memory and by the number of slots between two evaluations.
         """
-        room = HOST_BYTES if on_host() else DEVICE_BYTES
+        memory_bytes = CPU_CHUNK_BYTES if on_cpu() else ACCELERATOR_CHUNK_BYTES
         slots = self.mechanism.design.slots
-        # An accelerator draws Gaussian noise from the slot's number, so blocks do not matter.
-        drawn_in_blocks = on_host() or self.mechanism.noise_kind is not NoiseKind.GAUSSIAN
+        # On an accelerator, each slot's Gaussian noise has its own key, so it needs no blocks.
+        drawn_in_blocks = on_cpu() or self.mechanism.noise_kind is not NoiseKind.GAUSSIAN
         block = block_slots(self.loaded.model.dimension) if drawn_in_blocks else 1
-        most = max(1, room // (4 * max(self.loaded.model.dimension, width)))
-        most = max(most - most % block, min(most, block))
+        length = max(1, memory_bytes // (4 * max(self.loaded.model.dimension, width)))
+        length = max(length - length % block, min(length, block))
         if self.evaluations:
-            most = min(most, max(1, -(-self.slots // self.evaluations)))
-        if most >= slots:
+            length = min(length, max(1, -(-self.slots // self.evaluations)))
+        if length >= slots:
             return slots
-        even = -(-slots // -(-slots // most))  # the length of the longest of equal chunks
-        return even if even % block == 0 or most < block else most
+        equal_length = -(-slots // -(-slots // length))  # for chunks of equal length
+        return equal_length if equal_length % block == 0 or length < block else length
 
     def _inputs(self, spec: _ChunkSpec) -> SlotChunk:
-        with jax.enable_x64(np.dtype(self.dtype) == np.float64):  # each thread has its own setting
+        with jax.enable_x64(np.dtype(self.dtype) == np.float64):  # a setting of this thread only
             return spec.inputs(self._noise(spec), self)
 
     def _noise(self, spec: _ChunkSpec) -> Any:
-        """Return the noise of a chunk. An accelerator draws Gaussian noise; else the CPU draws."""
+        """Return the noise of a chunk. An accelerator draws only Gaussian noise."""
         seeds = (self.seed, spec.run, 2)
         dimension = self.loaded.model.dimension
-        if self.mechanism.noise_kind is NoiseKind.GAUSSIAN and not on_host():
-            words = np.random.SeedSequence(seeds).generate_state(2)
+        if self.mechanism.noise_kind is NoiseKind.GAUSSIAN and not on_cpu():
+            key_words = np.random.SeedSequence(seeds).generate_state(2)
             shape = (spec.length, dimension)
-            return _normal(words, spec.first, shape, np.dtype(self.dtype).name)
+            return _gaussian_rows(key_words, spec.first, shape, np.dtype(self.dtype).name)
         return draw_noise(
             self.mechanism.noise_kind,
-            spec.noises,
+            spec.noise_terms,
             dimension,
             seeds=seeds,
             first=spec.first,
@@ -298,7 +302,10 @@ class Training:
 
 
 class _ChunkSpec(NamedTuple):
-    """A chunk: ``slots`` slots of a run, from slot ``first`` on, padded to ``length`` rows."""
+    """``slots`` slots of a run, from index ``first`` on, padded to ``length`` rows.
+
+    Every row has ``width`` places for clients.
+    """
 
     run: int
     first: int
@@ -306,9 +313,9 @@ class _ChunkSpec(NamedTuple):
     length: int
     width: int
     slot_counts: SlotCounts
-    noises: NDArray[np.int64]
-    scales: NDArray[np.float64]
-    counts: NDArray[np.float64]
+    noise_terms: NDArray[np.int64]
+    noise_scales: NDArray[np.float64]
+    divisors: NDArray[np.float64]
 
     def padded(self, values: Any, filler: float) -> Any:
         rows = np.full(self.length, filler, dtype=values.dtype)
@@ -320,49 +327,50 @@ class _ChunkSpec(NamedTuple):
         keys = slot_counts.keys
         if keys.shape[1] > 1:  # each slot has its own order of clients
             keys = np.stack([self.padded(row, 0) for row in keys])
-        slot_clients = _slot_clients(
+        slot_clients = _compiled_slot_clients(
             training.scenario.clients, training.loaded.data.clients, self.width
         )
-        first, reports = (self.padded(each, 0) for each in (slot_counts.first, slot_counts.reports))
-        clients = slot_clients(keys[:, :, np.newaxis], first, reports)
-        if (drawn := training._drawn_clients) is not None:
-            clients = jnp.where(clients >= 0, drawn[jnp.maximum(clients, 0)], -1)
+        first_position = self.padded(slot_counts.first_position, 0)
+        reports = self.padded(slot_counts.reports, 0)
+        clients = slot_clients(keys[:, :, np.newaxis], first_position, reports)
+        if (drawn_clients := training._drawn_clients) is not None:
+            clients = jnp.where(clients >= 0, drawn_clients[jnp.maximum(clients, 0)], -1)
         return SlotChunk(
             clients,
             jax.device_put(noise),  # without a copy on a CPU
-            jnp.asarray(self.padded(self.scales, 0.0), training.dtype),
-            jnp.asarray(self.padded(self.counts, loop.IGNORED), training.dtype),
+            jnp.asarray(self.padded(self.noise_scales, 0.0), training.dtype),
+            jnp.asarray(self.padded(self.divisors, loop.IGNORED_ROW), training.dtype),
         )
 
 
 @lru_cache(maxsize=2)
 def _updates_of(loaded: LoadedTask, clip: Clip | None, work: LocalWork, dtype: Any) -> Updates:
-    """Return the update function, cached so that all seeds share the data on the device."""
+    """Return the update function, cached so that all seeds share one copy of the data."""
     if clip is None:
         return client_updates(loaded.model, loaded.data, work=work, dtype=dtype)
     return summed_updates(loaded.model, loaded.data, clip=clip, work=work, dtype=dtype)
 
 
 @lru_cache(maxsize=4)
-def _compiled_of(
+def _compiled_loop(
     updates: Updates, server: Server, randomizer: Randomizer | None, dimension: int
 ) -> Any:
     """Return the compiled loop, cached so that all seeds share it.
 
     ``randomizer`` draws each report separately. If it is None, noise is drawn once for the sum.
     """
-    total: Total = loop.noisy_sum(updates)
+    slot_sum: SlotSum = loop.noisy_sum(updates)
     if randomizer is not None:
-        total = loop.sum_of_reports(updates, randomizer, dimension)
-    return loop.compiled(total, server)
+        slot_sum = loop.sum_of_reports(updates, randomizer, dimension)
+    return loop.compile_chunk(slot_sum, server)
 
 
-_slot_clients: Any = lru_cache(maxsize=16)(loop.slot_clients)
+_compiled_slot_clients: Any = lru_cache(maxsize=16)(loop.compile_slot_clients)
 
 
 @partial(jax.jit, static_argnums=(2, 3))
-def _normal(words: Any, first: Any, shape: tuple[int, int], dtype: str) -> Any:
-    """Return one row of noise per slot, from slot ``first`` on, each from its own key."""
-    key = jax.random.wrap_key_data(words)
+def _gaussian_rows(key_words: Any, first: Any, shape: tuple[int, int], dtype: str) -> Any:
+    """Return one row of Gaussian noise per slot, from index ``first`` on, each from its own key."""
+    key = jax.random.wrap_key_data(key_words)
     keys = jax.vmap(jax.random.fold_in, (None, 0))(key, first + jnp.arange(shape[0]))
-    return jax.vmap(lambda own: jax.random.normal(own, shape[1:], dtype))(keys)
+    return jax.vmap(lambda slot_key: jax.random.normal(slot_key, shape[1:], dtype))(keys)

@@ -1,4 +1,4 @@
-"""The HTML report of a simulation's result: one file that loads nothing."""
+"""The HTML report of a simulation's result: one file, which loads no other files."""
 
 from checkins.simulation.report.report import report_page, write_report
 

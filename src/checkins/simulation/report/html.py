@@ -1,7 +1,7 @@
-"""HTML of a report: templates that escape all text.
+"""HTML of a report: functions that return elements and escape all text.
 
-The page is one file and loads nothing. Style, scripts and data are inline, and the page's content
-security policy forbids everything else. Plotly's script is copied from the installed package.
+The page is one file and loads no other files. Style, scripts and data are inline, and the page's
+content security policy forbids everything else. Plotly's script comes from the installed package.
 """
 
 from __future__ import annotations
@@ -18,31 +18,33 @@ from checkins.simulation.report.words import finite
 from checkins.simulation.result import SimulationResult
 from checkins.validate import installed
 
-POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:"
+CONTENT_SECURITY_POLICY = (
+    "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:"
+)
 
 
-def text(value: object) -> str:
+def escaped(value: object) -> str:
     """Return any value as escaped text for a page or for an attribute.
 
-    >>> text('<script>"')
+    >>> escaped('<script>"')
     '&lt;script&gt;&quot;'
     """
     return html.escape(str(value), quote=True)
 
 
-def whole_page(*, title: str, body: str, footer: str) -> str:
+def page_html(*, title: str, body: str, footer: str) -> str:
     """Return a complete page, with style and scripts."""
     return f"""<!doctype html>
 <html lang="en">
 <head>
 <meta charset="utf-8">
 <meta name="viewport" content="width=device-width, initial-scale=1">
-<meta http-equiv="Content-Security-Policy" content="{POLICY}">
+<meta http-equiv="Content-Security-Policy" content="{CONTENT_SECURITY_POLICY}">
 <meta name="color-scheme" content="light dark">
 <link rel="icon" href="data:,">
-<title>{text(title)}</title>
+<title>{escaped(title)}</title>
 <style>
-{_file("page.css")}</style>
+{_resource_text("page.css")}</style>
 </head>
 <body>
 <main>
@@ -53,30 +55,33 @@ def whole_page(*, title: str, body: str, footer: str) -> str:
 </footer>
 <script>{_plotly()}</script>
 <script>
-{_file("page.js")}</script>
+{_resource_text("page.js")}</script>
 </body>
 </html>
 """
 
 
-def joined(*parts: str) -> str:
+def join_parts(*parts: str) -> str:
     """Join the parts of a page by newlines, without the empty parts."""
     return "\n".join(part for part in parts if part)
 
 
 def section(name: str, title: str, *parts: str) -> str:
-    return f'<section id="{text(name)}">\n<h2>{text(title)}</h2>\n{joined(*parts)}\n</section>'
+    content = f"<h2>{escaped(title)}</h2>\n{join_parts(*parts)}"
+    return f'<section id="{escaped(name)}">\n{content}\n</section>'
 
 
-def repeat_section(result: SimulationResult, *, command: str | None, how: str, file: str) -> str:
+def repeat_section(
+    result: SimulationResult, *, command: str | None, instruction: str, file_title: str
+) -> str:
     """Return the section on how to repeat a simulation, with the command and the campaign file."""
     seeds = len(result.seeds)
     return section(
         "again",
         "Repeat it",
-        paragraph(f"{how}. With the same versions, the same seeds give the same numbers."),
-        listing(command or f"checkins simulate campaign.toml --seeds {seeds}"),
-        folded(file, listing(campaign_text(result.campaign))),
+        paragraph(f"{instruction}. With the same versions, the same seeds give the same numbers."),
+        code_block(command or f"checkins simulate campaign.toml --seeds {seeds}"),
+        collapsible(file_title, code_block(campaign_text(result.campaign))),
     )
 
 
@@ -89,35 +94,38 @@ def footer(result: SimulationResult) -> str:
     )
 
 
-def paragraph(words: str, *, kind: str = "") -> str:
-    if not words:
+def paragraph(text: str, *, css_class: str = "") -> str:
+    if not text:
         return ""
-    named = f' class="{text(kind)}"' if kind else ""
-    return f"<p{named}>{text(words)}</p>"
+    class_attribute = f' class="{escaped(css_class)}"' if css_class else ""
+    return f"<p{class_attribute}>{escaped(text)}</p>"
 
 
-def heading(words: str) -> str:
-    return f"<h3>{text(words)}</h3>"
+def heading(text: str) -> str:
+    return f"<h3>{escaped(text)}</h3>"
 
 
 def bullets(lines: Sequence[str]) -> str:
-    items = "\n".join(f"<li>{text(line)}</li>" for line in lines)
+    items = "\n".join(f"<li>{escaped(line)}</li>" for line in lines)
     return f'<ul class="list">\n{items}\n</ul>'
 
 
-def big_figures(figures: Sequence[tuple[str, str, str, str]], *, marked: Sequence[str] = ()) -> str:
+def headline_numbers(
+    numbers: Sequence[tuple[str, str, str, str]], *, highlighted: Sequence[str] = ()
+) -> str:
     """Return large numbers, from tuples (label, number, smaller text, note).
 
-    Figures whose labels are in ``marked`` are highlighted.
+    Numbers whose labels are in ``highlighted`` have another colour.
     """
 
-    def kind(label: str) -> str:
-        return ' class="marked"' if label in marked else ""
+    def class_attribute(label: str) -> str:
+        return ' class="marked"' if label in highlighted else ""
 
     items = "\n".join(
-        f'<div{kind(label)}><dt>{text(label)}</dt><dd><span class="big">{text(number)}'
-        f' <small>{text(small)}</small></span><span class="note">{text(note)}</span></dd></div>'
-        for label, number, small, note in figures
+        f"<div{class_attribute(label)}><dt>{escaped(label)}</dt>"
+        f'<dd><span class="big">{escaped(number)} <small>{escaped(smaller_text)}</small></span>'
+        f'<span class="note">{escaped(note)}</span></dd></div>'
+        for label, number, smaller_text, note in numbers
     )
     return f'<dl class="figures">\n{items}\n</dl>'
 
@@ -126,27 +134,28 @@ def figure(plot: Plot | None, caption: str = "") -> str:
     """Return a plot with its title, legend and data; empty if ``plot`` is None."""
     if plot is None:
         return ""
-    name = f"plot-{text(plot.name)}"
-    data = json.dumps(_plain({"data": plot.data, "layout": plot.layout}), allow_nan=False)
-    safe = data.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
-    key = "".join(
-        f'<li><i style="border-color: {text(_style_colour(colour))}"></i>{text(label)}</li>'
-        for label, colour in plot.key
+    name = f"plot-{escaped(plot.name)}"
+    data = json.dumps(_json_value({"data": plot.data, "layout": plot.layout}), allow_nan=False)
+    json_data = data.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+    items = "".join(
+        f'<li><i style="border-color: {escaped(_style_colour(colour))}"></i>{escaped(label)}</li>'
+        for label, colour in plot.legend
     )
-    always = " always" if plot.key_always else ""
-    figcaption = f'<figcaption class="caption">{text(caption)}</figcaption>' if caption else ""
+    always_class = " always" if plot.legend_always else ""
+    figcaption = f'<figcaption class="caption">{escaped(caption)}</figcaption>' if caption else ""
     return (
-        f'<figure>\n<p class="above">{text(plot.above)}</p>\n'
-        + (f'<ul class="key{always}">{key}</ul>\n' if key else "")
-        + f'<div class="plot" id="{name}" role="img" aria-label="{text(plot.spoken)}"'
-        f' style="height: {plot.layout["height"]}px"></div>\n'
-        f'<script type="application/json" id="{name}-data">{safe}</script>\n{figcaption}</figure>'
+        f'<figure>\n<p class="above">{escaped(plot.title)}</p>\n'
+        + (f'<ul class="key{always_class}">{items}</ul>\n' if items else "")
+        + f'<div class="plot" id="{name}" role="img"'
+        f' aria-label="{escaped(plot.alt_text)}" style="height: {plot.layout["height"]}px">'
+        f'</div>\n<script type="application/json" id="{name}-data">{json_data}</script>\n'
+        f"{figcaption}</figure>"
     )
 
 
 def side_by_side(*figures: str) -> str:
-    present = [one for one in figures if one]
-    return f'<div class="pair">\n{"".join(present)}\n</div>' if present else ""
+    present_figures = [figure for figure in figures if figure]
+    return f'<div class="pair">\n{"".join(present_figures)}\n</div>' if present_figures else ""
 
 
 def table(
@@ -154,47 +163,48 @@ def table(
     rows: Sequence[Sequence[str]],
     *,
     numeric: Sequence[int] = (),
-    kind: str = "plain",
+    css_class: str = "plain",
 ) -> str:
     """Return a table. The cells in ``rows`` must be escaped HTML."""
 
-    def cell_kind(place: int) -> str:
-        return ' class="number"' if place in numeric else ""
+    def cell_class(column: int) -> str:
+        return ' class="number"' if column in numeric else ""
 
     head = "".join(
-        f"<th{cell_kind(place)}>{text(label)}</th>" for place, label in enumerate(header)
+        f"<th{cell_class(column)}>{escaped(label)}</th>" for column, label in enumerate(header)
     )
     lines = "\n".join(
         "<tr>"
         + "".join(
-            f'<td{cell_kind(place)} data-label="{text(header[place])}"><span>{cell}</span></td>'
-            for place, cell in enumerate(row)
+            f'<td{cell_class(column)} data-label="{escaped(header[column])}">'
+            f"<span>{cell}</span></td>"
+            for column, cell in enumerate(row)
         )
         + "</tr>"
         for row in rows
     )
     body = f"<thead><tr>{head}</tr></thead>\n<tbody>\n{lines}\n</tbody>"
-    return f'<table class="{text(kind)}">\n{body}\n</table>'
+    return f'<table class="{escaped(css_class)}">\n{body}\n</table>'
 
 
-def folded(summary: str, content: str) -> str:
-    return f"<details>\n<summary>{text(summary)}</summary>\n{content}\n</details>"
+def collapsible(summary: str, content: str) -> str:
+    return f"<details>\n<summary>{escaped(summary)}</summary>\n{content}\n</details>"
 
 
-def listing(words: str) -> str:
-    return f"<pre><code>{text(words)}</code></pre>"
+def code_block(text: str) -> str:
+    return f"<pre><code>{escaped(text)}</code></pre>"
 
 
-def _style_colour(token: str) -> str:
-    """Return a figure's colour (see ``page.js``) as CSS.
+def _style_colour(colour: str) -> str:
+    """Return the CSS of a colour of a figure, such as ``@blue`` or a mixture of two colours.
 
     >>> _style_colour("@blue"), _style_colour("@blue~orange~0.25")
     ('var(--blue)', 'color-mix(in srgb, var(--blue), var(--orange) 25%)')
     """
-    first, *mixed = token.removeprefix("@").split("~")
-    if not mixed:
+    first, *mixture = colour.removeprefix("@").split("~")
+    if not mixture:
         return f"var(--{first})"
-    second, share = mixed
+    second, share = mixture
     return f"color-mix(in srgb, var(--{first}), var(--{second}) {100.0 * float(share):g}%)"
 
 
@@ -203,16 +213,16 @@ def _plotly() -> str:
     return str(plotly.get_plotlyjs())
 
 
-def _file(name: str) -> str:
+def _resource_text(name: str) -> str:
     return resources.files("checkins.simulation.report").joinpath(name).read_text(encoding="utf-8")
 
 
-def _plain(value: Any) -> Any:
-    """Return a copy that JSON allows. Numbers that are not finite become None."""
+def _json_value(value: Any) -> Any:
+    """Return a copy that can be written as JSON. Numbers that are not finite become None."""
     if isinstance(value, dict):
-        return {str(key): _plain(part) for key, part in value.items()}
+        return {str(key): _json_value(part) for key, part in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(part) for part in value]
+        return [_json_value(part) for part in value]
     if value is None or isinstance(value, str | bool | int):
         return value
     return finite(value)

@@ -1,6 +1,6 @@
 """``report.html``: one page about a simulated campaign or a sweep.
 
-The page is one file that loads nothing. If a section lacks data, the section says so.
+The page is one file, which loads no other files. If a section lacks data, the section says so.
 """
 
 from __future__ import annotations
@@ -14,17 +14,18 @@ from checkins.simulation.report import html as page
 from checkins.simulation.report import plots, sweep, words
 from checkins.simulation.result import BaselineResult, SimulationResult, SweepResult
 
-EPSILON = "Privacy loss, ε"
+EPSILON_LABEL = "Privacy loss, ε"
 
 
 def report_page(result: SimulationResult | SweepResult) -> str:
     """Return the whole page as HTML."""
     if isinstance(result, SweepResult):
         return sweep.sweep_page(result)
-    sections = (_top, _learning, _privacy, _occupancy, _methods, _certificate, _repeat)
-    body = "\n".join(section(result) for section in sections)
+    top = (_header, _learning_section, _privacy_section, _occupancy_section)
+    rest = (_methods_section, _certificate_section, _repeat_section)
+    body = "\n".join(section(result) for section in (*top, *rest))
     title = f"{result.campaign.name}: a simulated campaign"
-    return page.whole_page(title=title, body=body, footer=page.footer(result))
+    return page.page_html(title=title, body=body, footer=page.footer(result))
 
 
 def write_report(result: SimulationResult | SweepResult, path: str | Path) -> None:
@@ -32,94 +33,95 @@ def write_report(result: SimulationResult | SweepResult, path: str | Path) -> No
     durable_file.replace_content(Path(path), report_page(result).encode())
 
 
-def _top(result: SimulationResult) -> str:
-    return page.joined(
-        page.paragraph("Simulated campaign", kind="eyebrow"),
-        f"<h1>{page.text(result.campaign.name)}</h1>",
-        page.paragraph(words.subtitle(result), kind="lede"),
-        page.paragraph(words.partial(result), kind="notice"),
-        page.paragraph(words.over_budget(result), kind="notice"),
-        page.big_figures(_figures(result), marked=() if result.within_budget else (EPSILON,)),
+def _header(result: SimulationResult) -> str:
+    highlighted = () if result.within_budget else (EPSILON_LABEL,)
+    return page.join_parts(
+        page.paragraph("Simulated campaign", css_class="eyebrow"),
+        f"<h1>{page.escaped(result.campaign.name)}</h1>",
+        page.paragraph(words.subtitle(result), css_class="lede"),
+        page.paragraph(words.partial_notice(result), css_class="notice"),
+        page.paragraph(words.over_budget_notice(result), css_class="notice"),
+        page.headline_numbers(_headline_numbers(result), highlighted=highlighted),
         '<div class="meaning">',
-        *(page.paragraph(sentence) for sentence in words.summary(result)),
-        page.paragraph(words.scenario(result)),
-        *(page.paragraph(f"Mind: {note}.", kind="soft") for note in result.notes),
+        *(page.paragraph(sentence) for sentence in words.summary_sentences(result)),
+        page.paragraph(words.scenario_sentence(result)),
+        *(page.paragraph(f"Note: {note}.", css_class="soft") for note in result.notes),
         "</div>",
     )
 
 
-def _figures(result: SimulationResult) -> list[tuple[str, str, str, str]]:
-    """Return the four large numbers, as tuples (label, number, smaller text, note)."""
+def _headline_numbers(result: SimulationResult) -> list[tuple[str, str, str, str]]:
+    """Return the four large numbers of the page: (label, number, smaller text, note)."""
     certificate, expected = result.certificate, result.dummies_expected
     epsilon = words.finite(certificate.epsilon)
-    over = "" if result.within_budget else "over budget; "
-    bound = "not bounded" if epsilon is None else f"≤ {words.up(epsilon)}"
-    at = f"at δ = {words.nearest(certificate.delta)}"
-    how = f"{over}{certificate.adjacency}, method {certificate.method}, rounded up"
-    slots = f"in {words.count(result.slots)} slots"
-    rate = f"{words.short_count(result.updates_per_second)} client updates per second"
-    theory = "" if expected is None else f"theory {words.count(expected)}"
-    dummies = "reports that the server draws in place of missing ones"
+    over_budget = "" if result.within_budget else "over budget; "
+    bound = "not bounded" if epsilon is None else f"≤ {words.rounded_up(epsilon)}"
+    delta_text = f"at δ = {words.rounded(certificate.delta)}"
+    epsilon_note = f"{over_budget}{certificate.adjacency}, method {certificate.method}, rounded up"
+    slots = f"in {words.count_text(result.slots)} slots"
+    update_rate = f"{words.short_count(result.updates_per_second)} client updates per second"
+    expected_text = "" if expected is None else f"theory {words.count_text(expected)}"
+    dummies_note = "reports that the server draws in place of missing ones"
     return [
-        _quality(result),
-        (EPSILON, bound, at, how),
-        ("Check-ins", words.count(result.check_ins), slots, f"{rate} on this machine"),
-        ("Dummies", words.count(result.dummies), theory, dummies),
+        _metric_number(result),
+        (EPSILON_LABEL, bound, delta_text, epsilon_note),
+        ("Check-ins", words.count_text(result.check_ins), slots, f"{update_rate} on this machine"),
+        ("Dummies", words.count_text(result.dummies), expected_text, dummies_note),
     ]
 
 
-def _quality(result: SimulationResult) -> tuple[str, str, str, str]:
+def _metric_number(result: SimulationResult) -> tuple[str, str, str, str]:
     metric, values = result.headline, result.metrics
     if metric is None:
         return "Quality", "diverged", "", "the rate is too large for this noise"
-    deviation = words.spread(result, metric)
-    over = f"mean and deviation over {len(result.seeds)} seeds" if deviation else "one seed"
-    rest = [
-        f"{words.metric_name(name)} {words.metric_value(name, values[name])}"
+    deviation = words.spread_text(result, metric)
+    seeds_note = f"mean and deviation over {len(result.seeds)} seeds" if deviation else "one seed"
+    other_metrics = [
+        f"{words.metric_name(name)} {words.metric_text(name, values[name])}"
         for name in result.metric_names[1:]
     ]
     label = words.metric_name(metric)
     return (
-        f"{label[:1].upper()}{label[1:]}, {words.measured_on(result).removeprefix('the ')}",
-        words.metric_value(metric, values[metric]),
+        f"{label[:1].upper()}{label[1:]}, {words.data_name(result).removeprefix('the ')}",
+        words.metric_text(metric, values[metric]),
         deviation,
-        "; ".join([over, *rest]),
+        "; ".join([seeds_note, *other_metrics]),
     )
 
 
-def _learning(result: SimulationResult) -> str:
+def _learning_section(result: SimulationResult) -> str:
     metric, title = result.headline, "How well it learns"
-    main = None if metric is None else plots.learning(result, metric)
-    if main is None:
+    main_plot = None if metric is None else plots.learning_plot(result, metric)
+    if main_plot is None:
         missing = "The model diverged, so there is no learning curve to show."
         return page.section("learning", title, page.paragraph(missing))
-    counted = len(result.curves)
-    caption = f"Line: mean of {counted} seeds. Band: from the worst to the best seed."
-    if counted == 1:
+    curve_count = len(result.curves)
+    caption = f"Line: mean of {curve_count} seeds. Band: from the worst to the best seed."
+    if curve_count == 1:
         caption = "One seed, so there is no band. Run more seeds to see how much they differ."
     if result.available_baselines:
         caption += (
             " Thin lines: means of the other methods. Dotted lines: measured only at the end."
         )
-    others = [plots.learning(result, name, small=True) for name in result.metric_names[1:]]
+    others = [plots.learning_plot(result, name, small=True) for name in result.metric_names[1:]]
     return page.section(
         "learning",
         title,
-        page.figure(main, caption),
+        page.figure(main_plot, caption),
         page.side_by_side(*(page.figure(other) for other in others)),
     )
 
 
-def _privacy(result: SimulationResult) -> str:
-    content = page.figure(plots.spent(result), words.spent(result))
-    missing = page.paragraph("The ε after each slot could not be bounded.")
+def _privacy_section(result: SimulationResult) -> str:
+    content = page.figure(plots.epsilon_plot(result), words.budget_sentence(result))
+    missing = page.paragraph("No bound on the ε after each slot is known.")
     return page.section("privacy", "Privacy loss", content or missing)
 
 
-def _occupancy(result: SimulationResult) -> str:
-    plot, title = plots.occupancy(result), "Check-ins and dummies"
+def _occupancy_section(result: SimulationResult) -> str:
+    plot, title = plots.occupancy_plot(result), "Check-ins and dummies"
     if plot is None:
-        missing = f"The check-ins per slot were not recorded. {words.dummies(result)}"
+        missing = f"The check-ins per slot were not recorded. {words.dummies_sentence(result)}"
         return page.section("occupancy", title, page.paragraph(missing))
     caption = "Bars: measured in the simulation. Line: the distribution by theory."
     if plots.capacity_in_view(result):
@@ -128,87 +130,93 @@ def _occupancy(result: SimulationResult) -> str:
             " reports of some clients."
         )
     elif plots.capacity_beyond_view(result):
-        capacity = words.count(result.campaign.design.capacity)
+        capacity = words.count_text(result.campaign.design.capacity)
         caption += f" The capacity, {capacity}, is larger than any of these numbers."
     return page.section(
         "occupancy",
         title,
-        page.paragraph(words.dummies(result)),
+        page.paragraph(words.dummies_sentence(result)),
         page.figure(plot, caption),
-        page.figure(plots.dummies(result)),
+        page.figure(plots.dummies_plot(result)),
     )
 
 
-def _methods(result: SimulationResult) -> str:
+def _methods_section(result: SimulationResult) -> str:
     title, metric = "Comparison with other methods", result.headline
     if not result.baselines:
         missing = "No other method was run for comparison."
         return page.section("methods", title, page.paragraph(missing))
-    plot = None if metric is None else plots.methods(result, metric)
-    heads = ["Method", "ε", "Noise"] + ([words.metric_name(metric)] if metric else [])
-    own = [
-        f'<strong>{words.THIS}</strong><span class="what">this campaign</span>',
-        page.text(words.up(result.certificate.epsilon)),
-        page.text(result.noise),
+    plot = None if metric is None else plots.methods_plot(result, metric)
+    header = ["Method", "ε", "Noise"] + ([words.metric_name(metric)] if metric else [])
+    own_row = [
+        f'<strong>{words.THIS_METHOD}</strong><span class="what">this campaign</span>',
+        page.escaped(words.rounded_up(result.certificate.epsilon)),
+        page.escaped(result.noise),
         *_metric_cell(result, metric),
     ]
-    rows = [own, *(_baseline_row(one, metric, result.certificate) for one in result.baselines)]
+    certificate = result.certificate
+    baseline_rows = [_baseline_row(baseline, metric, certificate) for baseline in result.baselines]
     return page.section(
         "methods",
         title,
-        page.paragraph(words.comparison(result)),
+        page.paragraph(words.comparison_sentence(result)),
         page.figure(plot, "Dot: mean over seeds. Line: one standard deviation to either side."),
-        page.table(heads, rows, numeric=(1, 3)),
+        page.table(header, [own_row, *baseline_rows], numeric=(1, 3)),
     )
 
 
-def _baseline_row(one: BaselineResult, metric: str | None, certificate: Certificate) -> list[str]:
-    name, why = words.METHOD_NAMES[one.kind], one.unavailable
-    what = f"not run: {why}" if why else one.description
-    if not why and one.baseline.adjacency not in (None, certificate.adjacency):
-        what = f"{what}; for {one.baseline.adjacency} neighbours"
-    epsilon = "∞" if one.kind is Baseline.NON_PRIVATE else words.up(one.baseline.epsilon)
+def _baseline_row(
+    baseline: BaselineResult, metric: str | None, certificate: Certificate
+) -> list[str]:
+    name, unavailable = words.METHOD_NAMES[baseline.kind], baseline.unavailable
+    description = f"not run: {unavailable}" if unavailable else baseline.description
+    if not unavailable and baseline.baseline.adjacency not in (None, certificate.adjacency):
+        description = f"{description}; for {baseline.baseline.adjacency} neighbours"
+    epsilon = words.rounded_up(baseline.baseline.epsilon)
+    if baseline.kind is Baseline.NON_PRIVATE:
+        epsilon = "∞"
     return [
-        f'{page.text(name)}<span class="what">{page.text(what)}</span>',
-        page.text(words.MISSING if why else epsilon),
-        page.text(words.MISSING if why else one.noise),
-        *_metric_cell(one, metric),
+        f'{page.escaped(name)}<span class="what">{page.escaped(description)}</span>',
+        page.escaped(words.MISSING if unavailable else epsilon),
+        page.escaped(words.MISSING if unavailable else baseline.noise),
+        *_metric_cell(baseline, metric),
     ]
 
 
-def _metric_cell(one: SimulationResult | BaselineResult, metric: str | None) -> list[str]:
-    return [] if metric is None else [page.text(words.measured(one, metric))]
+def _metric_cell(result: SimulationResult | BaselineResult, metric: str | None) -> list[str]:
+    return [] if metric is None else [page.escaped(words.metric_with_spread(result, metric))]
 
 
-def _certificate(result: SimulationResult) -> str:
+def _certificate_section(result: SimulationResult) -> str:
     certificate = result.certificate
-    others = [
+    other_methods = [
         [
-            f'{page.text(one.method)}<span class="what">{page.text(one.note)}</span>',
-            page.text("proof" if one.proves else "comparison"),
-            page.text(words.up(one.epsilon)),
+            f'{page.escaped(bound.method)}<span class="what">{page.escaped(bound.note)}</span>',
+            page.escaped("proof" if bound.proves else "comparison"),
+            page.escaped(words.rounded_up(bound.epsilon)),
         ]
-        for one in certificate.alternatives
+        for bound in certificate.alternatives
     ]
     return page.section(
         "certificate",
         "The certificate in words",
-        page.paragraph(words.guarantee(certificate), kind="claim"),
+        page.paragraph(words.guarantee_sentence(certificate), css_class="claim"),
         page.heading("What is guaranteed"),
         page.bullets(words.certificate_lines(certificate)),
         page.heading("Under these assumptions"),
         page.bullets(certificate.assumptions),
         page.heading("What is not guaranteed"),
-        page.bullets(words.not_guaranteed(result)),
-        page.folded(
+        page.bullets(words.limitations(result)),
+        page.collapsible(
             "Epsilon of the same design by other methods",
-            page.table(["Method", "Kind", "ε, rounded up"], others, numeric=(2,)),
+            page.table(["Method", "Kind", "ε, rounded up"], other_methods, numeric=(2,)),
         )
-        if others
+        if other_methods
         else "",
     )
 
 
-def _repeat(result: SimulationResult) -> str:
-    how, file = "Save the campaign file and simulate it again", "The campaign file"
-    return page.repeat_section(result, command=result.command, how=how, file=file)
+def _repeat_section(result: SimulationResult) -> str:
+    how, title = "Save the campaign file and simulate it again", "The campaign file"
+    command = result.command
+    return page.repeat_section(result, command=command, instruction=how, file_title=title)

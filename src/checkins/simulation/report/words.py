@@ -1,7 +1,7 @@
 """Numbers and sentences of a report about metrics, certificate and limits of a simulation.
 
-The functions return plain text, which ``report.html`` escapes. Bounds are rounded to the safe side,
-and infinite numbers are a dash. A dummy is a report without data,
+The functions return plain text, which ``report.html`` escapes. Upper bounds are rounded up, lower
+bounds down. A dash stands for an infinite or missing number. A dummy is a report without data,
 which the server draws in place of a missing report.
 """
 
@@ -16,7 +16,7 @@ from checkins.accounting.certificate import UNIT
 from checkins.simulation.baselines import Baseline
 from checkins.simulation.result import BaselineResult, SimulationResult
 
-THIS = "random check-ins"
+THIS_METHOD = "random check-ins"
 """Name of the simulated campaign in a comparison with other methods."""
 METHOD_NAMES = {
     Baseline.NON_PRIVATE: "non-private",
@@ -24,7 +24,7 @@ METHOD_NAMES = {
     Baseline.SHUFFLING: "shuffling",
     Baseline.NO_AMPLIFICATION: "no amplification",
 }
-CHANGE = {
+NEIGHBOUR_CHANGES = {
     Adjacency.ADD_REMOVE: "Adding or removing any one client",
     Adjacency.REPLACE_ONE: "Changing all of any one client's data",
 }
@@ -34,19 +34,20 @@ CERTIFICATE_METHODS = {
     "paper": "by the paper's theorem",
     "no-amplification": "the epsilon of one report, without amplification by random slots",
 }
-SPACE = "\N{NO-BREAK SPACE}"
+NO_BREAK_SPACE = "\N{NO-BREAK SPACE}"
 MISSING, finite = formatting.MISSING, formatting.finite
-up, down, nearest = formatting.page_up, formatting.page_down, formatting.page_nearest
+rounded_up, rounded_down = formatting.page_up, formatting.page_down
+rounded = formatting.page_nearest
 
 
 def finite_values(values: Iterable[object]) -> list[float]:
     return [number for number in map(finite, values) if number is not None]
 
 
-def count(value: object) -> str:
+def count_text(value: object) -> str:
     """Return a count, rounded to an integer, with thousands separators.
 
-    >>> count(17549), count(20311.4), count(None)
+    >>> count_text(17549), count_text(20311.4), count_text(None)
     ('17,549', '20,311', '–')
     """
     number = finite(value)
@@ -54,7 +55,7 @@ def count(value: object) -> str:
 
 
 def short_count(value: object) -> str:
-    """Return a large count with three digits.
+    """Return a count with three digits and the word thousand, million or billion, if it is large.
 
     >>> short_count(335_210), short_count(1_200_000), short_count(999_600), short_count(812)
     ('335 thousand', '1.2 million', '1 million', '812')
@@ -63,35 +64,35 @@ def short_count(value: object) -> str:
     if number is None:
         return MISSING
     rounded = float(f"{number:.3g}")
-    for size, name in ((1e9, "billion"), (1e6, "million"), (1e3, "thousand")):
-        if rounded >= max(size, 1e4):
-            return f"{rounded / size:g} {name}"
+    for unit, unit_name in ((1e9, "billion"), (1e6, "million"), (1e3, "thousand")):
+        if rounded >= max(unit, 1e4):
+            return f"{rounded / unit:g} {unit_name}"
     return f"{round(number):,}"
 
 
-def compact(value: object) -> str:
+def axis_number(value: object) -> str:
     """Return a number in the short notation of an axis.
 
-    >>> compact(5000.0), compact(20_000.0), compact(1e6), compact(5e13), compact(0.5)
-    ('5,000', '20k', '1M', '5·10¹³', '0.5')
+    >>> [axis_number(value) for value in (5000.0, 20_000.0, 1e6, 5e13, 0.5)]
+    ['5,000', '20k', '1M', '5·10¹³', '0.5']
     """
     number = finite(value)
     if number is None or not 1e4 <= abs(number) < 1e12:
-        return nearest(value)
-    size, name = next(
+        return rounded(value)
+    unit, suffix = next(
         step for step in ((1e9, "G"), (1e6, "M"), (1e3, "k")) if abs(number) >= step[0]
     )
-    return f"{nearest(number / size)}{name}"
+    return f"{rounded(number / unit)}{suffix}"
 
 
 def metric_name(name: str) -> str:
     return "AUC" if name == "auc" else name
 
 
-def metric_value(name: str, value: object) -> str:
-    """Return a metric as text: accuracy in per cent, others with four decimals.
+def metric_text(name: str, value: object) -> str:
+    """Return a metric as text: accuracy in per cent, other metrics with four decimals.
 
-    >>> metric_value("accuracy", 0.90123), metric_value("auc", 0.845), metric_value("loss", None)
+    >>> metric_text("accuracy", 0.90123), metric_text("auc", 0.845), metric_text("loss", None)
     ('90.12 %', '0.8450', '–')
     """
     number = finite(value)
@@ -99,142 +100,155 @@ def metric_value(name: str, value: object) -> str:
         return MISSING
     if name == "accuracy":
         return f"{100.0 * number:.2f} %"
-    return f"{number:.4f}" if abs(number) < 10.0 else nearest(number)
+    return f"{number:.4f}" if abs(number) < 10.0 else rounded(number)
 
 
-def deviation(name: str, value: object) -> str:
+def deviation_text(name: str, value: object) -> str:
     """Return the standard deviation over seeds, in the unit of the metric; empty with one seed.
 
-    >>> deviation("accuracy", 0.00213), deviation("auc", 0.00213), deviation("auc", None)
-    ('± 0.21', '± 0.0021', '')
+    >>> deviation_text("accuracy", 0.00213), deviation_text("auc", 0.00213)
+    ('± 0.21', '± 0.0021')
     """
     number = finite(value)
     if number is None:
         return ""
     if name == "accuracy":
         return f"± {100.0 * number:.2f}"
-    return f"± {number:.4f}" if number < 1.0 else f"± {nearest(number, 2)}"
+    return f"± {number:.4f}" if number < 1.0 else f"± {rounded(number, 2)}"
 
 
-def measured_on(result: SimulationResult) -> str:
-    """Name the rows that the metrics are measured on."""
+def data_name(result: SimulationResult) -> str:
+    """Return the name of the rows on which the metrics are measured."""
     return "the public holdout" if result.on_holdout else "the clients' own rows"
 
 
-def spread(one: SimulationResult | BaselineResult, metric: str) -> str:
+def spread_text(result: SimulationResult | BaselineResult, metric: str) -> str:
     """Return the standard deviation of a metric over seeds; empty with one seed."""
-    return deviation(metric, (one.spread or {}).get(metric))
+    return deviation_text(metric, (result.spread or {}).get(metric))
 
 
-def measured(one: SimulationResult | BaselineResult, metric: str) -> str:
+def metric_with_spread(result: SimulationResult | BaselineResult, metric: str) -> str:
     """Return the mean of a metric over seeds, with its standard deviation if there are several."""
-    return f"{metric_value(metric, one.metrics.get(metric))} {spread(one, metric)}".strip()
+    return (
+        f"{metric_text(metric, result.metrics.get(metric))} {spread_text(result, metric)}".strip()
+    )
 
 
-def same_epsilon(result: SimulationResult, one: BaselineResult) -> bool:
+def has_same_epsilon(result: SimulationResult, baseline: BaselineResult) -> bool:
     """Return True if the epsilons of campaign and baseline differ by at most one per cent."""
-    own, other = finite(result.certificate.epsilon), finite(one.baseline.epsilon)
-    return own is not None and other is not None and abs(own - other) <= 0.01 * own
+    campaign_epsilon, baseline_epsilon = (
+        finite(result.certificate.epsilon),
+        finite(baseline.baseline.epsilon),
+    )
+    return (
+        campaign_epsilon is not None
+        and baseline_epsilon is not None
+        and abs(campaign_epsilon - baseline_epsilon) <= 0.01 * campaign_epsilon
+    )
 
 
 def subtitle(result: SimulationResult) -> str:
     """Return the line under the title, which names clients, data, model and protocol."""
     return (
         "Simulated on a computer: no device took part."
-        f" {count(result.scenario.clients)} clients on {result.data.name},"
+        f" {count_text(result.scenario.clients)} clients on {result.data.name},"
         f" {result.model} model, {result.campaign.design.protocol} protocol,"
-        f" {count(result.slots)} slots."
+        f" {count_text(result.slots)} slots."
     )
 
 
-def scenario(result: SimulationResult) -> str:
-    """Return the assumptions about clients; empty if all clients of the data are always online."""
-    assumed, lines = result.scenario, []
-    if result.reused:
-        lines.append("several simulated clients hold the same rows, because the data has too few")
-    if str(assumed.availability) != "always":
-        lines.append(f"availability is {assumed.availability}")
-    if assumed.dropout:
-        lines.append(f"{nearest(100 * assumed.dropout)} % of chosen clients drop out")
-    return f"In this run, {'; '.join(lines)}." if lines else ""
+def scenario_sentence(result: SimulationResult) -> str:
+    """State the assumptions about clients; empty if all clients of the data are always online."""
+    scenario, assumptions = result.scenario, []
+    if result.clients_share_rows:
+        shared = "several simulated clients hold the same rows"
+        assumptions.append(f"{shared}, because the data has too few")
+    if str(scenario.availability) != "always":
+        assumptions.append(f"availability is {scenario.availability}")
+    if scenario.dropout:
+        assumptions.append(f"{rounded(100 * scenario.dropout)} % of chosen clients drop out")
+    return f"In this run, {'; '.join(assumptions)}." if assumptions else ""
 
 
-def partial(result: SimulationResult) -> str:
-    """Return how many slots a stopped simulation reached; empty if it is complete."""
+def partial_notice(result: SimulationResult) -> str:
+    """State which slots a stopped simulation reached; empty if the simulation is complete."""
     if result.complete:
         return ""
-    ended = sum(seed.complete for seed in result.seeds)
+    complete_seeds = sum(seed.complete for seed in result.seeds)
     stopped_at = [seed.slots for seed in result.seeds if not seed.complete]
     reached = ""
     if stopped_at:
         planned = result.campaign.design.slots * result.campaign.repeats
         reached = f"; another reached slot {max(stopped_at):,} of {planned:,}"
     return (
-        f"Partial result: the simulation was stopped. {ended} of {len(result.seeds)} seeds are"
-        f" complete{reached}. The certificate covers the slots of the longest seed."
+        "Partial result: the simulation was stopped."
+        f" {complete_seeds} of {len(result.seeds)} seeds are complete{reached}."
+        " The certificate covers the slots of the longest seed."
     )
 
 
-def over_budget(result: SimulationResult) -> str:
+def over_budget_notice(result: SimulationResult) -> str:
     """Return a warning that epsilon exceeds the budget; empty if it does not."""
     if result.within_budget:
         return ""
     epsilon = finite(result.certificate.epsilon)
-    bound = "no ε could be bounded" if epsilon is None else f"it has {_epsilon(epsilon)}"
+    bound = "no bound on ε is known" if epsilon is None else f"it has {_epsilon(epsilon)}"
     return (
         f"Over its budget: {bound}, and the budget is"
-        f" {down(result.campaign.budget.epsilon)}."
+        f" {rounded_down(result.campaign.budget.epsilon)}."
         " A real campaign would stop before its end."
     )
 
 
-def summary(result: SimulationResult) -> list[str]:
+def summary_sentences(result: SimulationResult) -> list[str]:
     """Return three sentences: on the metric, on the guarantee and on the comparison."""
-    return [_learned(result), guarantee(result.certificate), _compared(result)]
+    guarantee = guarantee_sentence(result.certificate)
+    return [_metric_sentence(result), guarantee, _poisson_sentence(result)]
 
 
-def _learned(result: SimulationResult) -> str:
-    metric, who = result.headline, count(result.scenario.clients)
+def _metric_sentence(result: SimulationResult) -> str:
+    metric, clients = result.headline, count_text(result.scenario.clients)
     if metric is None:
         return (
-            f"{who} simulated clients each chose a random slot, but the model they trained"
+            f"{clients} simulated clients each chose a random slot, but the model they trained"
             " diverged, because its rate is too large for this noise."
         )
-    rows = f"{count(result.data.holdout_rows)} public rows that were not used in training"
+    rows = f"{count_text(result.data.holdout_rows)} public rows that were not used in training"
     if not result.on_holdout:
         rows = "the clients' own rows, which it was trained on"
     sentence = (
-        f"{who} simulated clients each chose a random slot, and the model they trained reaches"
-        f" {_article(metric)} {metric_value(metric, result.metrics[metric])} on {rows}"
+        f"{clients} simulated clients each chose a random slot, and the model they trained reaches"
+        f" {_name_with_article(metric)} {metric_text(metric, result.metrics[metric])} on {rows}"
     )
     non_private = result.baseline(Baseline.NON_PRIVATE)
     if non_private is None:
         return f"{sentence}."
-    best = metric_value(metric, non_private.metrics.get(metric))
-    return f"{sentence}. Without privacy, the same model reaches {best}."
+    non_private_value = metric_text(metric, non_private.metrics.get(metric))
+    return f"{sentence}. Without privacy, the same model reaches {non_private_value}."
 
 
-def guarantee(certificate: Certificate) -> str:
+def guarantee_sentence(certificate: Certificate) -> str:
     """State the guarantee of a certificate in one sentence, with e^epsilon rounded up."""
     epsilon = finite(certificate.epsilon)
     if epsilon is None:
-        return "No ε could be bounded for this campaign, so nothing is guaranteed to its clients."
-    factor = up(math.exp(epsilon)) if epsilon < 700.0 else "any number of"
-    delta = nearest(certificate.delta)
+        return "No bound on ε is known for this campaign, so nothing is guaranteed to its clients."
+    factor = rounded_up(math.exp(epsilon)) if epsilon < 700.0 else "any number of"
+    delta = rounded(certificate.delta)
     return (
-        f"{CHANGE[certificate.adjacency]} makes no conclusion from all the"
+        f"{NEIGHBOUR_CHANGES[certificate.adjacency]} makes no conclusion from all the"
         f" released models more than {factor} times as likely, apart from a probability of {delta}"
         f" ({_epsilon(epsilon)}, {_delta(certificate)})."
     )
 
 
-def _compared(result: SimulationResult) -> str:
+def _poisson_sentence(result: SimulationResult) -> str:
+    """Compare with Poisson sampling or, if it was not run, state the numbers of dummies."""
     metric, poisson = result.headline, result.baseline(Baseline.POISSON)
     if metric is None or poisson is None:
-        return dummies(result)
-    value = metric_value(metric, poisson.metrics.get(metric))
-    start = f"For an ε of {up(poisson.baseline.epsilon)}"
-    if same_epsilon(result, poisson):
+        return dummies_sentence(result)
+    value = metric_text(metric, poisson.metrics.get(metric))
+    start = f"For an ε of {rounded_up(poisson.baseline.epsilon)}"
+    if has_same_epsilon(result, poisson):
         start = "At the same ε"
     return (
         f"{start}, DP-SGD with Poisson sampling reaches {value}, but its server must be able to"
@@ -242,85 +256,89 @@ def _compared(result: SimulationResult) -> str:
     )
 
 
-def dummies(result: SimulationResult) -> str:
-    """State the number of check-ins and of dummies, and the expected number of dummies."""
-    came = f"{count(result.check_ins)} clients checked in"
+def dummies_sentence(result: SimulationResult) -> str:
+    """State the numbers of check-ins and of dummies, and the expected number of dummies."""
+    check_ins = f"{count_text(result.check_ins)} clients checked in"
     if result.dummies_expected is None:
-        return (
-            f"{came}, in {count(result.slots)} slots. In this design the server draws no dummies."
-        )
+        slots = f"in {count_text(result.slots)} slots"
+        return f"{check_ins}, {slots}. In this design the server draws no dummies."
     return (
-        f"{came}, and {count(result.dummies)} dummies filled the slots that had too few"
-        f" (theory expects {count(result.dummies_expected)}), so that the releases do not"
+        f"{check_ins}, and {count_text(result.dummies)} dummies filled the slots that had too few"
+        f" (theory expects {count_text(result.dummies_expected)}), so that the releases do not"
         " reveal how many clients came."
     )
 
 
-def comparison(result: SimulationResult) -> str:
-    """State what the compared methods have in common."""
-    private = [one for one in result.available_baselines if one.kind is not Baseline.NON_PRIVATE]
-    budget = "Each private method has the ε that the table shows"
-    if all(same_epsilon(result, one) for one in private):
-        budget = "Every private method has the same ε and δ, and therefore different noise"
-    return f"All methods have the same model and data. {budget}."
+def comparison_sentence(result: SimulationResult) -> str:
+    """State which properties the compared methods have in common."""
+    baselines = result.available_baselines
+    private = [each for each in baselines if each.kind is not Baseline.NON_PRIVATE]
+    epsilon_clause = "Each private method has the ε that the table shows"
+    if all(has_same_epsilon(result, baseline) for baseline in private):
+        epsilon_clause = "Every private method has the same ε and δ, and therefore different noise"
+    return f"All methods have the same model and data. {epsilon_clause}."
 
 
-def spent(result: SimulationResult) -> str:
+def budget_sentence(result: SimulationResult) -> str:
     """Compare the epsilon of the certificate with the budget."""
     epsilon, budget = finite(result.certificate.epsilon), result.campaign.budget.epsilon
     start = "Each release adds to ε. The curve shows ε if the campaign stops after a slot."
     if epsilon is None:
         return start
     if not epsilon <= budget:
-        return f"{start} The whole campaign exceeds its budget of {nearest(budget)}."
-    share = up(100.0 * epsilon / budget, 2)
-    return f"{start} The whole campaign uses {share} % of its budget of {nearest(budget)}."
+        return f"{start} The whole campaign exceeds its budget of {rounded(budget)}."
+    share = rounded_up(100.0 * epsilon / budget, 2)
+    return f"{start} The whole campaign uses {share} % of its budget of {rounded(budget)}."
 
 
 def certificate_lines(certificate: Certificate) -> list[str]:
     """Return the statements of a certificate, one per line."""
-    name = certificate.method
-    described = f"{name}: {CERTIFICATE_METHODS[name]}" if name in CERTIFICATE_METHODS else name
+    method_name = certificate.method
+    method = (
+        f"{method_name}: {CERTIFICATE_METHODS[method_name]}"
+        if method_name in CERTIFICATE_METHODS
+        else method_name
+    )
     lines = [
-        _interval(certificate),
+        _epsilon_sentence(certificate),
         f"{_delta(certificate)}, neighbours: {certificate.adjacency}.",
         f"Protected: {UNIT}, in all releases together.",
-        f"Method: {described}.",
-        _against_server(certificate),
+        f"Method: {method}.",
+        _local_guarantee_sentence(certificate),
     ]
     if certificate.campaigns > 1:
         lines.append(f"Composed over {certificate.campaigns:,} runs with independent randomness.")
     return lines
 
 
-def _interval(certificate: Certificate) -> str:
+def _epsilon_sentence(certificate: Certificate) -> str:
     """State the proven upper bound on epsilon and, if there is one, the lower bound."""
     upper = f"{_epsilon(certificate.epsilon)} is proven (rounded up)"
     lower = finite(certificate.epsilon_lower)
     if lower is None or lower == 0.0:
         return f"{upper}."
-    of = certificate.epsilon_lower_of
-    return f"{upper}; for {of}, no ε below {down(lower)} is true (rounded down)."
+    design_name = certificate.epsilon_lower_of
+    return f"{upper}; for {design_name}, no ε below {rounded_down(lower)} is true (rounded down)."
 
 
-def _against_server(certificate: Certificate) -> str:
+def _local_guarantee_sentence(certificate: Certificate) -> str:
     """State the guarantee if the server itself is the adversary."""
-    local = certificate.against_server
-    if local is None:
+    local_guarantee = certificate.against_server
+    if local_guarantee is None:
         return "Against the server itself: not stated."
-    if not math.isfinite(local.epsilon):
-        return f"Against the server itself: {local.note}."
+    if not math.isfinite(local_guarantee.epsilon):
+        return f"Against the server itself: {local_guarantee.note}."
     return (
-        f"Against the server itself: {_epsilon(local.epsilon)} ({Adjacency.REPLACE_ONE}, rounded"
-        f" up), {local.note}."
+        f"Against the server itself: {_epsilon(local_guarantee.epsilon)}"
+        f" ({Adjacency.REPLACE_ONE}, rounded up), {local_guarantee.note}."
     )
 
 
-def not_guaranteed(result: SimulationResult) -> list[str]:
+def limitations(result: SimulationResult) -> list[str]:
     """Return statements about what the certificate does not cover."""
-    measured = "The holdout is public by declaration. Its rows are not protected."
+    holdout_sentence = "The holdout is public by declaration. Its rows are not protected."
     if not result.on_holdout:
-        measured = (
+        holdout_sentence = (
             "Every metric on this page is measured on the clients' own rows, and is neither"
             " protected nor a test of the model. Declare a public holdout to test the model."
         )
@@ -328,7 +346,7 @@ def not_guaranteed(result: SimulationResult) -> list[str]:
         "This is a simulation from a seed. Anyone who knows the seed can compute its noise, so"
         " it protects nobody. The certificate applies to the campaign on devices, where the"
         " operating system provides the randomness.",
-        measured,
+        holdout_sentence,
         "Choices made by looking at clients' data, such as tuning on this page, are not covered."
         " The accounting would have to include every attempt.",
         "Only a simulation knows the check-ins per slot, the dummies and the other counts on this"
@@ -337,13 +355,13 @@ def not_guaranteed(result: SimulationResult) -> list[str]:
 
 
 def _epsilon(epsilon: float) -> str:
-    return f"ε{SPACE}≤{SPACE}{up(epsilon)}"
+    return f"ε{NO_BREAK_SPACE}≤{NO_BREAK_SPACE}{rounded_up(epsilon)}"
 
 
 def _delta(certificate: Certificate) -> str:
-    return f"δ{SPACE}={SPACE}{nearest(certificate.delta)}"
+    return f"δ{NO_BREAK_SPACE}={NO_BREAK_SPACE}{rounded(certificate.delta)}"
 
 
-def _article(metric: str) -> str:
+def _name_with_article(metric: str) -> str:
     name = metric_name(metric)
     return f"{'an' if name[0] in 'aeiouA' else 'a'} {name} of"

@@ -1,1 +1,1 @@
-"""Data sets of tasks. Rows are grouped by person and scaled by public constants."""
+"""Data sets of tasks. Rows are grouped by client and scaled by public constants."""

@@ -176,10 +176,10 @@ def in_holdout(ids: Iterable[str], *, share: float, hash_prefix: str) -> NDArray
     if not 0.0 <= share < 1.0:
         raise InvalidValue("holdout", share, "must be a share of the clients: 0 or more, below 1")
     threshold = int(share * 2**64)
-    prefix = sha256(f"{hash_prefix}:".encode())
+    prefix_hash = sha256(f"{hash_prefix}:".encode())
 
     def is_member(client: str) -> bool:
-        digest = prefix.copy()
+        digest = prefix_hash.copy()
         digest.update(client.encode())
         return int.from_bytes(digest.digest()[:8], "big") < threshold
 

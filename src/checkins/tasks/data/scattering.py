@@ -38,7 +38,7 @@ SMALL_FREQUENCY = 0.75 * np.pi  # frequency of the small wavelets, in radians pe
 VARIANCE_FLOOR = 1e-5  # added to variances before dividing by their roots, as in [TB21]
 ROOT_VARIANCE_FLOOR = 5e-3  # the same for variances of the square roots of responses
 DIVISOR_FLOOR = 0.01  # added to responses of order 1 before dividing by them
-ASPECT_RATIO = 0.5  # width of a wavelet along its wave, divided by its width across
+ASPECT_RATIO = 0.5  # width of a wavelet along its direction / width across it
 _BATCH_PICTURES = 16  # pictures per batch, so that their order-2 responses fit into the cache
 
 
@@ -126,19 +126,19 @@ class Scattering:
         return results
 
     def _responses(self, images: Images) -> Images:
-        window, half_window = self._windows
+        pooling, half_pooling = self._pooling_matrices
         small_wavelets, large_wavelets = self._wavelets
         border = ((0, 0), (MARGIN, MARGIN), (MARGIN, MARGIN))
         pictures = np.pad(images, border, mode="symmetric")[:, np.newaxis]
         spectra = _fft(pictures)
         small_responses = np.abs(_inverse_fft(spectra * small_wavelets))
-        large_responses = _filtered_by_half(spectra, large_wavelets)
-        second_order = _filtered_by_half(_fft(small_responses)[:, :, np.newaxis], large_wavelets)
+        large_responses = _subsampled_modulus(spectra, large_wavelets)
+        second_order = _subsampled_modulus(_fft(small_responses)[:, :, np.newaxis], large_wavelets)
         responses = (
-            _pooled(pictures, window),
-            _pooled(small_responses, window),
-            _pooled(large_responses, half_window),
-            _pooled(second_order.reshape(len(images), -1, *second_order.shape[-2:]), half_window),
+            _pooled(pictures, pooling),
+            _pooled(small_responses, pooling),
+            _pooled(large_responses, half_pooling),
+            _pooled(second_order.reshape(len(images), -1, *second_order.shape[-2:]), half_pooling),
         )
         return np.concatenate(responses, axis=1)
 
@@ -165,7 +165,7 @@ class Scattering:
         return _as_float32(small_wavelets / scale), _as_float32(large_wavelets / scale)
 
     @cached_property
-    def _windows(self) -> tuple[Images, Images]:
+    def _pooling_matrices(self) -> tuple[Images, Images]:
         """Matrices that pool a line of pixels to one sample per ``STRIDE`` pixels.
 
         The first matrix is for lines of all pixels, the second for lines of every second pixel.
@@ -173,12 +173,12 @@ class Scattering:
         side = self.size + 2 * MARGIN
         centres = MARGIN + (STRIDE - 1) / 2 + STRIDE * np.arange(self.size // STRIDE)
 
-        def matrix(step: int) -> Images:
+        def pooling_matrix(step: int) -> Images:
             pixels = np.arange(0, side, step)
             windows = [_gaussian(side, pixels, centre=centre) for centre in centres]
             return _as_float32(np.stack(windows))
 
-        return matrix(1), matrix(2)
+        return pooling_matrix(1), pooling_matrix(2)
 
 
 def _as_float32(constants: NDArray[np.float64]) -> Images:
@@ -212,12 +212,12 @@ def _morlet(side: int, scale: int, angle: float) -> NDArray[np.float64]:
         copies = np.exp(-0.5 * (scale * SMALL_WIDTH) ** 2 * squares)
         return np.asarray(copies.sum(axis=(2, 3)))
 
-    wave, mean_correction = gaussian_spectrum(SMALL_FREQUENCY / scale), gaussian_spectrum(0.0)
-    wave -= (wave[0, 0] / mean_correction[0, 0]) * mean_correction
-    return wave
+    wavelet, mean_correction = gaussian_spectrum(SMALL_FREQUENCY / scale), gaussian_spectrum(0.0)
+    wavelet -= (wavelet[0, 0] / mean_correction[0, 0]) * mean_correction
+    return wavelet
 
 
-def _filtered_by_half(spectra: Spectra, wavelets: Images) -> Images:
+def _subsampled_modulus(spectra: Spectra, wavelets: Images) -> Images:
     """Return |x ∗ ψ| at every second pixel, by adding up the four quarters of the spectrum."""
     half = wavelets.shape[-1] // 2
     low, high = slice(half), slice(half, None)
@@ -246,8 +246,8 @@ def group_normalised(features: Images, groups: int, *, floor: float = VARIANCE_F
     """Divide each row's channels into ``groups``, and scale each group to mean 0 and variance 1.
 
     A group has consecutive channels. A row is normalised by its own values only, so no other row
-    affects it. Returned rows are flat, for a linear model. ``floor`` is added to
-    variances, so that nearly constant groups stay small.
+    affects it. Returned rows are flat, for a linear model. ``floor`` is added to variances, so that
+    nearly constant groups stay small.
     """
     validate.count(groups=groups)
     validate.positive(floor=floor)

@@ -167,7 +167,7 @@ class Problem:
         """Return the first ``clients`` clients, one row each, and a holdout drawn the same way."""
         validate.count(most=10**9, clients=clients)
         classes = 2 if self.loss_kind is Loss.LOGISTIC else REAL_TARGETS
-        return _dataset(f"synthetic-{self.loss_kind}", self, classes, clients, holdout)
+        return _draw_dataset(f"synthetic-{self.loss_kind}", self, classes, clients, holdout)
 
     def excess_risk(self, model: NDArray[np.float64]) -> float:
         """Return F(θ) − F(c) ≥ 0 for a model θ in the ball.
@@ -208,7 +208,7 @@ def _mean_absolute_coordinate(dimension: int) -> float:
 def _logistic_excess_risk(optimum: NDArray[np.float64], model: NDArray[np.float64]) -> float:
     """Return E[B(⟨x, model⟩, ⟨x, optimum⟩)], where B is the Bregman divergence of log(1 + eˢ).
 
-    Projected onto the plane of the two vectors, x has the length √t with t ~ Beta(1, (p − 2)/2),
+    Projected onto the plane of model and optimum, x has the length √t with t ~ Beta(1, (p − 2)/2),
     and a uniform angle. The integral uses Gauss-Jacobi quadrature in t and the trapezoidal rule in
     the angle. The two rules converge exponentially, because the integrand is analytic. Long vectors
     need more nodes, because the poles of the integrand, at log-odds of ±iπ, are then closer.
@@ -245,9 +245,9 @@ def _radius_quadrature(
         return np.ones(1), np.ones(1)
     power = (dimension - 4) / 2.0  # the weight on [−1, 1] is (1 − x)^power
     k = np.arange(1.0, 32 + 4 * math.ceil(largest_norm))
-    even = 2.0 * k + power
-    diagonal = np.append(-power / (power + 2.0), -power * power / (even * (even + 2.0)))
-    squares = 4.0 * (k * (k + power)) ** 2 / (even * even * (even + 1.0) * (even - 1.0))
+    s = 2.0 * k + power  # as in the recurrence of the Jacobi polynomials
+    diagonal = np.append(-power / (power + 2.0), -power * power / (s * (s + 2.0)))
+    squares = 4.0 * (k * (k + power)) ** 2 / (s * s * (s + 1.0) * (s - 1.0))
     nodes, vectors = eigh_tridiagonal(diagonal, np.sqrt(squares))
     weights = np.asarray(vectors[0], np.float64) ** 2
     return np.sqrt(np.clip((1.0 + nodes) / 2.0, 0.0, 1.0)), weights
@@ -341,21 +341,22 @@ def load(
     if isinstance(holdout, bool) or not 0 <= holdout <= 10**9:
         raise InvalidValue("holdout", holdout, "must be 0 to 10^9 rows")
     if classes == 2:
-        return logistic(dimension=dimension, seed=seed).dataset(clients=clients, holdout=holdout)
+        problem = logistic_problem(dimension=dimension, seed=seed)
+        return problem.dataset(clients=clients, holdout=holdout)
     distribution = SoftmaxDistribution(dimension, classes, seed)
-    return _dataset(f"{NAME}-softmax", distribution, classes, clients, holdout)
+    return _draw_dataset(f"{NAME}-softmax", distribution, classes, clients, holdout)
 
 
-def _dataset(
+def _draw_dataset(
     name: str, source: Problem | SoftmaxDistribution, classes: int, clients: int, holdout: int
 ) -> Dataset:
     features, labels = source.clients(np.arange(clients))
     rows, targets = source.clients(np.arange(holdout), stream="holdout")
-    public: Any = {"holdout_features": rows.astype(np.float32), "holdout_labels": targets}
-    return Dataset.one_row_each(name, features.astype(np.float32), labels, classes, **public)
+    holdout_rows: Any = {"holdout_features": rows.astype(np.float32), "holdout_labels": targets}
+    return Dataset.one_row_each(name, features.astype(np.float32), labels, classes, **holdout_rows)
 
 
-def logistic(*, dimension: int = 10, seed: int = 0) -> Problem:
+def logistic_problem(*, dimension: int = 10, seed: int = 0) -> Problem:
     """Return the problem that ``load`` uses for two classes."""
     return Problem(Loss.LOGISTIC, dimension, DIAMETER, seed)
 

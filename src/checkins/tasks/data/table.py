@@ -28,7 +28,7 @@ from checkins.errors import InvalidCell, InvalidData, InvalidValue
 from checkins.tasks.data.dataset import MOST_CLASSES, Dataset, in_holdout
 from checkins.validate import installed
 
-HOLDOUT_HASH_PREFIX = "checkins table"
+HASH_PREFIX = "checkins table"
 """Prefix of a client's id in the hash that determines the public holdout."""
 
 CSV, PARQUET = ".csv", ".parquet"
@@ -53,20 +53,20 @@ def describe(
     an InvalidValue error lists the columns that need a range.
     """
     path = Path(file)
-    ranges_by_name = dict(ranges or {})
+    range_of = dict(ranges or {})
     if features is None:
         others = (name for name in column_names(path) if name not in (client_column, label_column))
-        features = tuple(ranges_by_name or others)
-    missing = [feature for feature in features if feature not in ranges_by_name]
+        features = tuple(range_of or others)
+    missing = [feature for feature in features if feature not in range_of]
     if missing:
         why = f"must have the lowest and highest value of {_list_text(missing)}"
         remedy = "use public constants, not the data"
-        raise InvalidValue("ranges", sorted(ranges_by_name), f"{why}: {remedy}")
-    unused = [name for name in ranges_by_name if name not in features]
+        raise InvalidValue("ranges", sorted(range_of), f"{why}: {remedy}")
+    unused = [name for name in range_of if name not in features]
     if unused:
         raise InvalidValue("ranges", unused[0], "is not among the features")
     feature_ranges = tuple(
-        (float(ranges_by_name[name][0]), float(ranges_by_name[name][1])) for name in features
+        (float(range_of[name][0]), float(range_of[name][1])) for name in features
     )
     return DataFile(str(path), client_column, label_column, tuple(features), feature_ranges)
 
@@ -126,11 +126,11 @@ def load(source: DataFile, *, folder: str | os.PathLike[str] = ".") -> Dataset:
     if len(ids) == 1:
         why = f"is {ids[0]!r} in every row: it must name the client of each row"
         raise InvalidValue("client_column", source.client_column, why)
-    is_holdout = in_holdout(ids.tolist(), share=source.holdout, hash_prefix=HOLDOUT_HASH_PREFIX)
+    is_holdout = in_holdout(ids.tolist(), share=source.holdout, hash_prefix=HASH_PREFIX)
     if is_holdout.all():
         why = f"puts all {len(ids)} clients into the public holdout"
         raise InvalidValue("holdout", source.holdout, why)
-    features = scaled(table.features, source.ranges)
+    features = scale(table.features, source.ranges)
     order = np.argsort(client_of_row, kind="stable")
     client_rows = order[~is_holdout[client_of_row[order]]]
     holdout_rows = order[is_holdout[client_of_row[order]]]
@@ -144,12 +144,12 @@ def load(source: DataFile, *, folder: str | os.PathLike[str] = ".") -> Dataset:
     return Dataset(path.stem, *clients, classes, *holdout)
 
 
-def scaled(
+def scale(
     values: NDArray[np.float64], ranges: Sequence[tuple[float, float]]
 ) -> NDArray[np.float32]:
     """Clip each column to its range and map the range onto [−1, 1].
 
-    >>> scaled(np.array([[0.0], [25.0], [200.0]]), [(0.0, 100.0)]).ravel().tolist()
+    >>> scale(np.array([[0.0], [25.0], [200.0]]), [(0.0, 100.0)]).ravel().tolist()
     [-1.0, -0.5, 1.0]
     """
     low, high = np.array(ranges, dtype=np.float64).T
@@ -181,7 +181,8 @@ def _class_labels(
         classes = len(distinct)
         if distinct[-1] != classes - 1:
             hint = ", or set the number of classes" if distinct[0] == 0 else ""
-            why = f"holds the labels {_list_text(distinct)}: use 0 to {classes - 1}{hint}"
+            remedy = f"recode them as 0 to {classes - 1}{hint}"
+            why = f"holds the labels {_list_text(distinct)}: {remedy}"
             raise InvalidValue("label_column", column, why)
     return labels, classes
 
@@ -245,8 +246,8 @@ def _check_column(path: Path, setting: str, column: str, header: tuple[str, ...]
         hints = _did_you_mean(column, header) + _separator_hint(path)
         why = f"is not a column of {path.name} ({_list_text(header) or 'none'}){hints}"
         raise InvalidValue(setting, column, why)
-    if (times := header.count(column)) > 1:
-        why = f"occurs {times} times in the header of {path.name}: rename or remove all but one"
+    if (count := header.count(column)) > 1:
+        why = f"occurs {count} times in the header of {path.name}: rename or remove all but one"
         raise InvalidValue(setting, column, why)
 
 
@@ -254,8 +255,8 @@ def _separator_hint(path: Path) -> str:
     """Return a hint if the header seems to use another separator than commas, else ''."""
     if path.suffix.lower() != CSV:
         return ""
-    with path.open(encoding="utf-8-sig", errors="replace") as text:
-        line = next((line for line in text if line.strip()), "")
+    with path.open(encoding="utf-8-sig", errors="replace") as file:
+        line = next((line for line in file if line.strip()), "")
     separator = max(_SEPARATORS, key=line.count)
     if line.count(separator) <= line.count(","):
         return ""
@@ -272,8 +273,8 @@ def _did_you_mean(name: str, names: tuple[str, ...] | list[str]) -> str:
 def _open_csv(path: Path) -> Iterator[tuple[tuple[str, ...], Iterator[list[str]]]]:
     """Yield the header and an iterator over the rows, without blank lines."""
     try:
-        with path.open(newline="", encoding="utf-8-sig") as text:
-            reader = (row for row in csv.reader(text, strict=True) if row)
+        with path.open(newline="", encoding="utf-8-sig") as file:
+            reader = (row for row in csv.reader(file, strict=True) if row)
             header = next(reader, None)
             if header is None:
                 raise InvalidData("file", str(path), "is empty: must begin with a header")
@@ -315,9 +316,8 @@ def _parse_numbers(
     except ValueError:
         for row_number, row in enumerate(cells, first_row):
             for column, cell in zip(columns, row, strict=True):
-                _check_number(
-                    cell, column, row_number, remedy="" if column == label else _TEXT_COLUMN_REMEDY
-                )
+                remedy = "" if column == label else _TEXT_COLUMN_REMEDY
+                _check_number(cell, column, row_number, remedy=remedy)
         raise
 
 
@@ -370,10 +370,9 @@ def _read_parquet(
     clients = _arrow_clients(table.column(client), client) if len(table) else []
     numbers = np.empty((len(clients), len(number_columns)))
     if clients:
+        label = number_columns[0]
         for index, column in enumerate(number_columns):
-            numbers[:, index] = _arrow_numbers(
-                table.column(column), column, label=number_columns[0]
-            )
+            numbers[:, index] = _arrow_numbers(table.column(column), column, label=label)
     return clients, numbers
 
 
@@ -390,23 +389,15 @@ def _arrow_clients(column: Any, name: str) -> list[str]:
 
 def _arrow_numbers(column: Any, name: str, *, label: str) -> NDArray[np.float64]:
     types = installed("pyarrow.types", extra="data", wanted_by=name)
-    column_type = column.type
+    dtype = column.type
     if column.null_count:
         row = column.is_null().to_pylist().index(True)
         raise _cell_error(name, row + 1, None, f"is empty: {_EMPTY_CELL_REMEDY}")
-    if (
-        types.is_integer(column_type)
-        or types.is_floating(column_type)
-        or types.is_boolean(column_type)
-    ):
+    if types.is_integer(dtype) or types.is_floating(dtype) or types.is_boolean(dtype):
         return np.asarray(column.to_numpy(), dtype=np.float64)
-    if types.is_decimal(column_type):
+    if types.is_decimal(dtype):
         return np.array([float(value) for value in column.to_pylist()], dtype=np.float64)
-    if (
-        types.is_dictionary(column_type)
-        or types.is_string(column_type)
-        or types.is_large_string(column_type)
-    ):
+    if types.is_dictionary(dtype) or types.is_string(dtype) or types.is_large_string(dtype):
         cells = [[str(value)] for value in column.to_pylist()]
         return _parse_numbers(cells, (name,), 1, label=label).ravel()
-    raise InvalidCell(f"column {name!r}", str(column_type), "must hold numbers")
+    raise InvalidCell(f"column {name!r}", str(dtype), "must hold numbers")
