@@ -27,15 +27,15 @@ from checkins.randomizers import (
     simulate_reports,
 )
 from checkins.randomizers.compiled import (
-    _component,
-    _components,
-    _cosines,
+    _component_quantile,
+    _cosine_sampler,
+    _quantiles_and_slopes,
     clip_l1,
     clip_l2,
     compiled_dummies,
     compiled_reports,
 )
-from checkins.randomizers.simulated import _components as simulated_components
+from checkins.randomizers.simulated import _draw_components as simulated_components
 from tests.randomizers.evidence import FAILURE, proportion, proven_epsilon
 from tests.support.program import output_of
 
@@ -99,7 +99,7 @@ def test_the_component_along_the_direction_has_the_law_of_the_numpy_sampler(
     unit, draw = PrivUnit(1.0, local_epsilon, dimension), np.random.default_rng(7)
     there = simulated_components(unit, DRAWS, draw)[0]
     coins, shares = jnp.asarray(draw.random((2, DRAWS)), dtype)
-    here = jax.jit(_cosines(unit))(coins, 1.0 - shares)
+    here = jax.jit(_cosine_sampler(unit))(coins, 1.0 - shares)
     assert same_law(np.asarray(here, np.float64), there)
 
 
@@ -150,13 +150,15 @@ def test_no_cap_tells_opposite_directions_apart_by_more_than_epsilon(unit: PrivU
 
 
 @pytest.mark.parametrize("d", [2, 3, 10, 1000, 10**6])
-@pytest.mark.parametrize("reach", [40.0, 140.0])
-def test_components_between_knots_are_those_of_the_inverse_beta_law(d: int, reach: float) -> None:
-    logits = np.linspace(0.0, reach, 20_011)
+@pytest.mark.parametrize("max_logit", [40.0, 140.0])
+def test_components_between_knots_are_those_of_the_inverse_beta_law(
+    d: int, max_logit: float
+) -> None:
+    logits = np.linspace(0.0, max_logit, 20_011)
     with jax.enable_x64(True):
-        found = np.asarray(_component(d, reach=reach)(jnp.asarray(logits)))
-        mirrored = np.asarray(_component(d, reach=reach)(jnp.asarray(-logits)))
-    error = np.abs(found - _components(d, logits)[0]).max()
+        found = np.asarray(_component_quantile(d, max_logit=max_logit)(jnp.asarray(logits)))
+        mirrored = np.asarray(_component_quantile(d, max_logit=max_logit)(jnp.asarray(-logits)))
+    error = np.abs(found - _quantiles_and_slopes(d, logits)[0]).max()
     assert error * math.sqrt(d) < 1e-8
     np.testing.assert_array_equal(mirrored, -found)
 

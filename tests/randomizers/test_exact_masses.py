@@ -12,15 +12,15 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from checkins.randomizers.exact_sampling import (
-    BITS,
-    DECAY_ERROR,
+    EXPONENTIAL_ERROR,
+    FRACTION_BITS,
     LEAST_SCALE,
     MASS_ERROR,
-    REACH,
+    MASS_RANGE_DEVIATIONS,
     RoundedNormal,
-    at_most_decay,
-    decay,
-    terms,
+    exp_minus,
+    exp_minus_rounded_up,
+    series_length,
 )
 
 losses = st.one_of(
@@ -31,7 +31,7 @@ losses = st.one_of(
 
 
 def exact_exponential(loss: Fraction) -> mp.mpf:
-    return mp.exp(-mp.mpf(loss.numerator) / loss.denominator) * mp.mpf(2) ** BITS
+    return mp.exp(-mp.mpf(loss.numerator) / loss.denominator) * mp.mpf(2) ** FRACTION_BITS
 
 
 @given(losses)
@@ -42,29 +42,31 @@ def exact_exponential(loss: Fraction) -> mp.mpf:
 @example(Fraction(2**400 - 1, 2**400))
 def test_no_value_is_off_by_more_than_its_error(loss: Fraction) -> None:
     with mp.workprec(900):
-        found = decay(loss.numerator, loss.denominator)
-        assert abs(found - exact_exponential(loss)) <= DECAY_ERROR
-    assert 0 <= found <= 1 << BITS
+        found = exp_minus(loss.numerator, loss.denominator)
+        assert abs(found - exact_exponential(loss)) <= EXPONENTIAL_ERROR
+    assert 0 <= found <= 1 << FRACTION_BITS
 
 
 @given(losses)
 def test_a_fraction_need_not_be_in_lowest_terms(loss: Fraction) -> None:
     a, b = loss.numerator, loss.denominator
-    assert abs(decay(6 * a, 6 * b) - decay(a, b)) <= DECAY_ERROR
+    assert abs(exp_minus(6 * a, 6 * b) - exp_minus(a, b)) <= EXPONENTIAL_ERROR
 
 
 @given(losses)
 def test_the_upper_bound_is_above_and_close(loss: Fraction) -> None:
     with mp.workprec(900):
-        above = at_most_decay(loss) * (1 << BITS)
+        above = exp_minus_rounded_up(loss) * (1 << FRACTION_BITS)
         assert above.denominator == 1
         assert (
-            exact_exponential(loss) <= above.numerator <= exact_exponential(loss) + 2 * DECAY_ERROR
+            exact_exponential(loss)
+            <= above.numerator
+            <= exact_exponential(loss) + 2 * EXPONENTIAL_ERROR
         )
 
 
 def test_nothing_decays_to_one() -> None:
-    assert decay(0, 1) == 1 << BITS
+    assert exp_minus(0, 1) == 1 << FRACTION_BITS
 
 
 scales = st.one_of(
@@ -88,17 +90,20 @@ def exact_sizes(scale: Fraction, most: int) -> list[mp.mpf]:
     return [high - low for high, low in pairwise(tails)] + [tails[-1]]
 
 
-@given(scale=scales, at=st.fractions(-REACH, REACH, max_denominator=10**9))
+@given(
+    scale=scales,
+    at=st.fractions(-MASS_RANGE_DEVIATIONS, MASS_RANGE_DEVIATIONS, max_denominator=10**9),
+)
 @example(scale=Fraction(3), at=Fraction(0))
 @example(scale=Fraction(3), at=Fraction(14))
 @example(scale=Fraction(10**9), at=Fraction(14))
 def test_no_mass_is_off_by_more_than_its_error(scale: Fraction, at: Fraction) -> None:
     k = floor(at * scale) if at >= 0 else -floor(-at * scale)
     with mp.workprec(900):
-        assert abs(RoundedNormal(scale).mass(k) - exact(scale, k) * 2**BITS) <= MASS_ERROR
+        assert abs(RoundedNormal(scale).mass(k) - exact(scale, k) * 2**FRACTION_BITS) <= MASS_ERROR
 
 
-@given(scale=scales, at=st.fractions(0, REACH, max_denominator=10**9))
+@given(scale=scales, at=st.fractions(0, MASS_RANGE_DEVIATIONS, max_denominator=10**9))
 def test_the_law_is_symmetric(scale: Fraction, at: Fraction) -> None:
     law, k = RoundedNormal(scale), floor(at * scale)
     assert law.mass(k) == law.mass(-k)
@@ -106,17 +111,17 @@ def test_the_law_is_symmetric(scale: Fraction, at: Fraction) -> None:
 
 @pytest.mark.parametrize("scale", [Fraction(3), Fraction(10, 3), Fraction(20)])
 def test_the_masses_sum_to_one_but_for_the_tail(scale: Fraction) -> None:
-    law, most = RoundedNormal(scale), floor(REACH * scale)
+    law, most = RoundedNormal(scale), floor(MASS_RANGE_DEVIATIONS * scale)
     total = law.mass(0) + 2 * sum(law.mass(k) for k in range(1, most + 1))
     with mp.workprec(900):
         beyond = mp.erfc((most + mp.mpf(0.5)) / mp.sqrt(2) / scale.numerator * scale.denominator)
-        missing = (1 << BITS) - total
-        assert abs(missing - beyond * 2**BITS) <= (2 * most + 1) * MASS_ERROR
+        missing = (1 << FRACTION_BITS) - total
+        assert abs(missing - beyond * 2**FRACTION_BITS) <= (2 * most + 1) * MASS_ERROR
 
 
 @pytest.mark.parametrize("scale", [3, 4, 100, 10**8])
 def test_the_series_stops_where_cramers_bound_is_below_a_unit(scale: int) -> None:
-    n = terms(scale) - 1
+    n = series_length(scale) - 1
     with mp.workprec(900):
         assert n % 2 == 0
-        assert mp.mpf(2 * scale) ** -n / mp.sqrt(mp.factorial(n)) < mp.mpf(2) ** -BITS
+        assert mp.mpf(2 * scale) ** -n / mp.sqrt(mp.factorial(n)) < mp.mpf(2) ** -FRACTION_BITS

@@ -16,16 +16,16 @@ from checkins.errors import InvalidValue
 from checkins.randomizers import Gaussian, Laplace, PrivUnit, RandomizedResponse, grid
 from checkins.randomizers import grid as grid_module
 from checkins.randomizers.grid import (
-    MOST_CLIP,
+    MOST_CLIP_UNITS,
     MOST_UNITS,
     Grid,
     NoDeviceSampler,
     Units,
-    clipped,
-    toward_zero,
+    as_vector,
+    clip_to_units,
+    divide_toward_zero,
     variation,
     variation_of_sum,
-    vector,
 )
 
 PATIENTS = Gaussian(clip=1.0, noise_multiplier=0.1), Grid(1e-6)
@@ -78,9 +78,9 @@ def test_a_grid_on_which_every_update_is_zero_is_refused() -> None:
 
 
 def test_a_clip_of_too_many_steps_is_refused() -> None:
-    Grid(1.0).clip(np.ones(2), float(MOST_CLIP), order=2)
+    Grid(1.0).clip(np.ones(2), float(MOST_CLIP_UNITS), order=2)
     with pytest.raises(InvalidValue, match=r"grid = 1\.0: is too fine"):
-        Grid(1.0).clip(np.ones(2), float(MOST_CLIP + 1), order=2)
+        Grid(1.0).clip(np.ones(2), float(MOST_CLIP_UNITS + 1), order=2)
 
 
 @given(st.floats(1e-3, 1e3), st.floats(1e-3, 1e3), st.floats(1e-9, 1e3))
@@ -94,7 +94,7 @@ def test_gaussian_noise_of_fewer_than_three_steps_is_refused(
 
 
 def test_three_steps_are_just_enough() -> None:
-    assert Grid(1.0).noise(Gaussian(clip=3.0, noise_multiplier=1.0)).most == 41
+    assert Grid(1.0).noise(Gaussian(clip=3.0, noise_multiplier=1.0)).largest_size == 41
     with pytest.raises(InvalidValue, match=r"must be at most 0\.999"):
         Grid(1.0).noise(Gaussian(clip=math.nextafter(3.0, 0.0), noise_multiplier=1.0))
 
@@ -113,7 +113,7 @@ def test_a_grid_too_fine_for_32_bits_is_refused_and_the_remedy_works(
     least = float(str(refusal.value).rsplit(" ", 1)[1])
     steps = least if least > 1e-8 else 2e-7
     noise = Grid(steps).noise(randomizer)
-    assert 1 / steps + noise.most <= MOST_UNITS
+    assert 1 / steps + noise.largest_size <= MOST_UNITS
 
 
 @pytest.mark.parametrize("name", ["rounded_gaussian", "rounded_laplace"])
@@ -133,7 +133,7 @@ def test_the_finest_grid_that_is_taken_leaves_room_for_every_report(
             else:
                 coarse = step
     noise = Grid(coarse).noise(randomizer)
-    assert 0.99 * MOST_UNITS < int(Grid(coarse).clip_units(1.0)) + noise.most <= MOST_UNITS
+    assert 0.99 * MOST_UNITS < int(Grid(coarse).clip_units(1.0)) + noise.largest_size <= MOST_UNITS
 
 
 # Total variation
@@ -268,7 +268,7 @@ def power(values: Array | Units, order: int) -> Fraction:
 
 def clip_onto(update: Array, *, clip: float, step: float, order: int) -> Units:
     bound = math.floor((Fraction(clip) / Fraction(step)) ** order)
-    return clipped(update, clip=clip, step=step, order=order, bound=bound)
+    return clip_to_units(update, clip=clip, step=step, order=order, bound=bound)
 
 
 @given(steps, st.one_of(st.floats(-(2.0**40), 2.0**40), st.integers(-(2**31), 2**31)))
@@ -282,7 +282,7 @@ def test_quotients_are_cut_exactly(step: float, quotient: float) -> None:
     for near in (value, math.nextafter(value, math.inf), math.nextafter(value, -math.inf)):
         if math.isfinite(near) and abs(near) / step < 2.0**45:
             exact = Fraction(near) / Fraction(step)
-            assert toward_zero(np.array([near]), step)[0] == math.trunc(exact)
+            assert divide_toward_zero(np.array([near]), step)[0] == math.trunc(exact)
 
 
 @given(
@@ -378,7 +378,7 @@ def test_sums_of_powers_do_not_overflow(sizes: list[int], order: int) -> None:
 @pytest.mark.parametrize("update", [1.0, [[1.0]], ["a"], [1j], [None], np.zeros((2, 2))], ids=str)
 def test_what_is_no_vector_of_real_numbers_is_refused(update: npt.ArrayLike) -> None:
     with pytest.raises(InvalidValue, match="vector of real numbers"):
-        vector(update)
+        as_vector(update)
 
 
 @pytest.mark.parametrize(
@@ -394,7 +394,7 @@ def test_what_is_no_vector_of_real_numbers_is_refused(update: npt.ArrayLike) -> 
     ids=repr,
 )
 def test_any_kind_of_real_number_is_taken(update: npt.ArrayLike) -> None:
-    taken = vector(update)
+    taken = as_vector(update)
     found = clip_onto(taken, clip=100.0, step=0.5, order=2)
     assert found.tolist() == [2 * int(x) for x in taken]
 

@@ -12,20 +12,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import chi2
 
-from checkins.randomizers.exact_sampling import COLUMNS, WHOLE
+from checkins.randomizers.exact_sampling import COLUMNS, TOTAL_WEIGHT
 from checkins.randomizers.integer_noise import (
-    GAUSSIAN_CUT,
-    LAPLACE_CUT,
+    GAUSSIAN_CUT_DEVIATIONS,
+    LAPLACE_CUT_SCALES,
     MOST_CELLS,
-    Digits,
+    DigitwiseSizes,
     RoundedResponse,
     Staircase,
     SymmetricNoise,
-    cells_for,
+    divide_into_cells,
     rounded_gaussian,
     rounded_laplace,
     rounded_response,
-    uniform,
+    uniform_below,
 )
 from tests.randomizers.sources import Scripted, Seeded, little
 from tests.randomizers.test_exact_masses import exact_sizes
@@ -47,17 +47,17 @@ def laplace_mass(scale: Fraction, size: int) -> mp.mpf:
     return mp.exp(-(size - mp.mpf(0.5)) / number(scale)) * -mp.expm1(-1 / number(scale))
 
 
-def digits(noise: SymmetricNoise) -> Digits:
-    assert isinstance(noise.sizes, Digits)
+def digits(noise: SymmetricNoise) -> DigitwiseSizes:
+    assert isinstance(noise.sizes, DigitwiseSizes)
     return noise.sizes
 
 
-def law_of_sizes(sizes: Digits) -> list[int]:
+def law_of_sizes(sizes: DigitwiseSizes) -> list[int]:
     """Weights of the sizes 0, 1, ... where there is one digit."""
-    assert sizes.others == ()
-    weights = sizes.first.weights()
-    assert not any(weights[sizes.count + 1 :])
-    return [weights[sizes.count], *weights[: sizes.count]]
+    assert sizes.later_digits == ()
+    weights = sizes.first_digit.weights()
+    assert not any(weights[sizes.first_digit_values + 1 :])
+    return [weights[sizes.first_digit_values], *weights[: sizes.first_digit_values]]
 
 
 # Exact laws
@@ -68,9 +68,9 @@ def test_one_threshold_for_each_size_of_gaussian_noise(scale: Fraction) -> None:
     noise = rounded_gaussian(scale)
     weights = law_of_sizes(digits(noise))
     with mp.workprec(400):
-        *masses, distance = exact_sizes(scale, noise.most)
+        *masses, distance = exact_sizes(scale, noise.largest_size)
         for weight, mass in zip(weights, masses, strict=True):
-            distance += abs(mp.mpf(weight) / WHOLE - mass)
+            distance += abs(mp.mpf(weight) / TOTAL_WEIGHT - mass)
         assert distance / 2 <= number(noise.variation)
     assert noise.variation < Fraction(1, 2**126)
 
@@ -80,9 +80,9 @@ def test_one_threshold_for_each_size_of_laplace_noise(scale: Fraction) -> None:
     noise = rounded_laplace(scale)
     weights = law_of_sizes(digits(noise))
     with mp.workprec(400):
-        distance = mp.exp(-(noise.most + mp.mpf(0.5)) / number(scale))
+        distance = mp.exp(-(noise.largest_size + mp.mpf(0.5)) / number(scale))
         for size, weight in enumerate(weights):
-            distance += abs(mp.mpf(weight) / WHOLE - laplace_mass(scale, size))
+            distance += abs(mp.mpf(weight) / TOTAL_WEIGHT - laplace_mass(scale, size))
         assert distance / 2 <= number(noise.variation)
     assert noise.variation < Fraction(1, 2**126)
 
@@ -91,23 +91,23 @@ def test_one_threshold_for_each_size_of_laplace_noise(scale: Fraction) -> None:
 def test_each_digit_of_laplace_noise_is_geometric(scale: Fraction) -> None:
     noise = rounded_laplace(scale)
     sizes = digits(noise)
-    place = noise.most // sizes.count
+    place = noise.largest_size // sizes.first_digit_values
     with mp.workprec(400):
         loss, nonzero = 1 / number(scale), mp.exp(-1 / (2 * number(scale)))
-        distance = nonzero * mp.exp(-loss * noise.most)  # beyond the first digit
-        weights = sizes.first.weights()
-        distance += abs(mp.mpf(weights[sizes.count]) / WHOLE - (1 - nonzero))
-        for digit in range(sizes.count):
+        distance = nonzero * mp.exp(-loss * noise.largest_size)  # beyond the first digit
+        weights = sizes.first_digit.weights()
+        distance += abs(mp.mpf(weights[sizes.first_digit_values]) / TOTAL_WEIGHT - (1 - nonzero))
+        for digit in range(sizes.first_digit_values):
             due = nonzero * mp.exp(-loss * place * digit) * -mp.expm1(-loss * place)
-            distance += abs(mp.mpf(weights[digit]) / WHOLE - due)
-        for bits, table in sizes.others:
+            distance += abs(mp.mpf(weights[digit]) / TOTAL_WEIGHT - due)
+        for bits, table in sizes.later_digits:
             place >>= bits
             ways = -mp.expm1(-loss * place) / -mp.expm1(-loss * (place << bits))
             weights = table.weights()
             assert not any(weights[1 << bits :])
             for digit in range(1 << bits):
                 due = mp.exp(-loss * place * digit) * ways
-                distance += abs(mp.mpf(weights[digit]) / WHOLE - due)
+                distance += abs(mp.mpf(weights[digit]) / TOTAL_WEIGHT - due)
         assert place == 1
         assert distance / 2 <= number(noise.variation)
     assert noise.variation < Fraction(1, 2**125)
@@ -115,17 +115,19 @@ def test_each_digit_of_laplace_noise_is_geometric(scale: Fraction) -> None:
 
 @given(reach=st.integers(1, 2**31), most=st.sampled_from([MOST_CELLS, COLUMNS - 1]))
 def test_cells_are_as_few_as_allowed_and_reach_hardly_further(reach: int, most: int) -> None:
-    low_bits, cells = cells_for(reach, most=most)
+    offset_bits, cells = divide_into_cells(reach, max_cells=most)
     assert 1 <= cells <= most
-    assert reach <= cells << low_bits <= reach * Fraction(513, 512) + 2
-    assert low_bits == 0 or -(-reach >> (low_bits - 1)) > most
+    assert reach <= cells << offset_bits <= reach * Fraction(513, 512) + 2
+    assert offset_bits == 0 or -(-reach >> (offset_bits - 1)) > most
 
 
 @pytest.mark.parametrize("scale", [3.0, 303.5, 1e5])
 def test_noise_reaches_its_cut(scale: float) -> None:
     gaussian, laplace = rounded_gaussian(Fraction(scale)), rounded_laplace(Fraction(scale))
-    assert ceil(GAUSSIAN_CUT * Fraction(scale)) <= gaussian.most <= 13.6 * scale + 1
-    assert ceil(LAPLACE_CUT * Fraction(scale)) <= laplace.most <= 91.1 * scale + 1
+    assert (
+        ceil(GAUSSIAN_CUT_DEVIATIONS * Fraction(scale)) <= gaussian.largest_size <= 13.6 * scale + 1
+    )
+    assert ceil(LAPLACE_CUT_SCALES * Fraction(scale)) <= laplace.largest_size <= 91.1 * scale + 1
 
 
 @pytest.mark.parametrize("scale", [3.0, 303.0, 304.0, 1e5, 1.5e8])
@@ -135,7 +137,7 @@ def test_the_stated_variation_is_below_2_to_the_minus_100(scale: float) -> None:
 
 
 def test_wide_gaussian_noise_is_a_staircase() -> None:
-    assert isinstance(rounded_gaussian(Fraction(303)).sizes, Digits)
+    assert isinstance(rounded_gaussian(Fraction(303)).sizes, DigitwiseSizes)
     assert isinstance(rounded_gaussian(Fraction(304)).sizes, Staircase)
 
 
@@ -147,7 +149,7 @@ def test_a_sign_bit_turns_a_size_around() -> None:
     sizes = law_of_sizes(digits(noise))
     assert sizes[1] > 0
     column = 0  # entry 0 is size 1, which fills its column
-    assert int(digits(noise).first.others[column]) == 0
+    assert int(digits(noise).first_digit.other_entries[column]) == 0
     word = little(column << 20 | 1, 4)
     assert noise.draw(8, Scripted(word * 8, b"\x81")).tolist() == [-1, 1, 1, 1, 1, 1, 1, -1]
 
@@ -166,7 +168,7 @@ def test_as_many_draws_as_asked_for(count: int) -> None:
 
 def edges_of(law: SymmetricNoise, scale: float, reach: float) -> list[int]:
     edges = sorted({int(x) for x in np.linspace(-reach * scale, reach * scale, 60)})
-    assert edges[-1] < law.most
+    assert edges[-1] < law.largest_size
     return edges
 
 
@@ -192,7 +194,7 @@ def test_laplace_draws_follow_the_law(scale: float) -> None:
 def check_law(noise: SymmetricNoise, edges: list[int], below: list[float], source: Seeded) -> None:
     count = 200_000
     drawn = np.sort(noise.draw(count, source))
-    assert np.abs(drawn).max() <= noise.most
+    assert np.abs(drawn).max() <= noise.largest_size
     seen = np.diff([0, *np.searchsorted(drawn, edges, side="right"), count])
     expected = count * np.diff([0.0, *below, 1.0])
     assert float(np.sum((seen - expected) ** 2 / expected)) < chi2.isf(1e-9, len(edges))
@@ -229,7 +231,7 @@ def test_responses_follow_the_law() -> None:
 
 
 def test_a_uniform_number_refuses_what_is_above() -> None:
-    assert uniform(5, Scripted(b"\x05", b"\x07", b"\x0c")) == 4  # 12 is 4 in three bits
-    assert uniform(1, Scripted(b"")) == 0
-    assert uniform(256, Scripted(b"\xff")) == 255
-    assert uniform(257, Scripted(b"\x01\x01", b"\x00\xfd")) == 256
+    assert uniform_below(5, Scripted(b"\x05", b"\x07", b"\x0c")) == 4  # 12 is 4 in three bits
+    assert uniform_below(1, Scripted(b"")) == 0
+    assert uniform_below(256, Scripted(b"\xff")) == 255
+    assert uniform_below(257, Scripted(b"\x01\x01", b"\x00\xfd")) == 256

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from checkins.accounting import GaussianNoise, LocalRandomizer, NoiseAt
 from checkins.errors import InvalidValue
 from checkins.randomizers import Gaussian, Laplace, RandomizedResponse
-from checkins.randomizers.randomizer import LEAST_DELTA, ROUND_OFF
+from checkins.randomizers.randomizer import LEAST_DELTA, RELATIVE_ROUND_OFF
 from tests.randomizers import strategies
 
 shares = st.floats(0.0, 1.0)
@@ -37,7 +37,7 @@ def test_the_profile_is_that_of_high_precision_rounded_up(
     epsilon = max(0.0, s * s / 2 + deviations * s)
     true, found = precise_delta(noise.noise_multiplier, epsilon), noise.delta(epsilon=epsilon)
     assert found >= true * (1 - mpmath.mpf(2) ** -52) or found == 1.0
-    slack = ROUND_OFF + (abs(deviations) + 1.0) * s * 2.0**-50
+    slack = RELATIVE_ROUND_OFF + (abs(deviations) + 1.0) * s * 2.0**-50
     assert found <= max(true * (1 + 1.1 * slack), LEAST_DELTA)
 
 
@@ -55,7 +55,7 @@ def test_the_profile_is_that_of_an_independent_accountant(
 def test_the_profile_falls_in_epsilon(noise: Gaussian, shares: tuple[float, float]) -> None:
     s = 2 / noise.noise_multiplier
     less, more = sorted(share * (s * s / 2 + 10 * s) for share in shares)
-    assert noise.delta(epsilon=more) <= noise.delta(epsilon=less) * (1 + ROUND_OFF)
+    assert noise.delta(epsilon=more) <= noise.delta(epsilon=less) * (1 + RELATIVE_ROUND_OFF)
 
 
 @given(noise=strategies.gaussians, times=st.floats(1.0, 100.0), deviations=st.floats(0.0, 10.0))
@@ -64,7 +64,7 @@ def test_more_noise_never_costs_more_delta(
 ) -> None:
     epsilon = deviations * 2 / noise.noise_multiplier
     noisier = dataclasses.replace(noise, noise_multiplier=times * noise.noise_multiplier)
-    assert noisier.delta(epsilon=epsilon) <= noise.delta(epsilon=epsilon) * (1 + ROUND_OFF)
+    assert noisier.delta(epsilon=epsilon) <= noise.delta(epsilon=epsilon) * (1 + RELATIVE_ROUND_OFF)
 
 
 @given(noise=strategies.gaussians)

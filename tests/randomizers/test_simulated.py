@@ -19,7 +19,7 @@ from checkins.randomizers import (
     simulate_dummies,
     simulate_reports,
 )
-from checkins.randomizers.simulated import _components, _points_around
+from checkins.randomizers.simulated import _draw_components, _draw_points_around
 from tests.randomizers.evidence import FAILURE, deviates, proven_epsilon
 
 DRAWS = 50_000
@@ -179,7 +179,7 @@ def test_the_component_along_the_direction_has_the_promised_law(
     """Kolmogorov-Smirnov against the mixture of the two parts of the beta law; FAILURE each."""
     unit = PrivUnit(clip=1.0, local_epsilon=local_epsilon, dimension=dimension)
     cap, half = unit.cap, (dimension - 1) / 2
-    cosine, sine = _components(unit, DRAWS, seeded())
+    cosine, sine = _draw_components(unit, DRAWS, seeded())
     np.testing.assert_allclose(cosine**2 + sine**2, 1.0, rtol=1e-12)
 
     def law(t: np.ndarray) -> np.ndarray:
@@ -203,7 +203,7 @@ def test_across_the_direction_points_are_uniform(unit: PrivUnit) -> None:
     """No side is preferred, whatever the component along it: means of signs, FAILURE each."""
     v = np.zeros((DRAWS, unit.dimension))
     v[:, 0] = 1.0
-    points = _points_around(unit, v, seeded())
+    points = _draw_points_around(unit, v, seeded())
     signs = np.sign(points[:, 1:])
     assert np.all(np.abs(signs.mean(axis=0)) <= deviates(tests=unit.dimension) / math.sqrt(DRAWS))
 

@@ -96,7 +96,7 @@ class PartialRun:
             capacity=reports_per_sum,
             dimension=grid.MOST_DIMENSION,
         )
-        return min(1.0, grid.rounded_up(Fraction(of_one_sum) * sums * self.times))
+        return min(1.0, grid.float_rounded_up(Fraction(of_one_sum) * sums * self.times))
 
 
 @dataclass(frozen=True, slots=True)

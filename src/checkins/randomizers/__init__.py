@@ -1,7 +1,7 @@
 """Randomizers, which make a report private: descriptions, and samplers for each environment.
 
-The samplers of the compiled loop are in ``checkins.randomizers.compiled``. Only that module imports
-jax, so this package does not import it.
+The samplers of the compiled simulation are in ``checkins.randomizers.compiled``. Only that module
+needs jax, so importing this package does not import jax.
 """
 
 from checkins.accounting.privunit_cap import Cap

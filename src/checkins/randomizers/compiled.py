@@ -1,9 +1,9 @@
 """Samplers for the compiled simulation: pure functions of a JAX key, for jit, vmap and scan.
 
 The distributions are the same as in ``simulated``, but the drawn values differ. Reports have the
-type of the updates: float32, or float64 if the caller has enabled it. If a constant does not fit
-the type, tracing raises InvalidValue. Only this module of the package imports jax. A dummy is a
-report without data, which the server draws in place of a missing report.
+type of the updates: float32, or float64 if the caller has enabled it. If a constant, such as the
+noise scale, does not fit the type, tracing raises InvalidValue. Only this module of the package
+imports jax. A dummy is a report without data, which the server draws in place of a missing report.
 """
 
 from __future__ import annotations
@@ -30,20 +30,21 @@ from checkins.randomizers.randomizer import (
 )
 from checkins.randomizers.simulated import Simulated
 
-Reports = Callable[[jax.Array, jax.Array], Simulated[jax.Array]]
-Dummies = Callable[[jax.Array], Simulated[jax.Array]]
-Draws = Callable[[jax.Array, tuple[int, ...], jax.typing.DTypeLike], jax.Array]
+ReportSampler = Callable[[jax.Array, jax.Array], Simulated[jax.Array]]
+DummySampler = Callable[[jax.Array], Simulated[jax.Array]]
+NoiseSampler = Callable[[jax.Array, tuple[int, ...], jax.typing.DTypeLike], jax.Array]
 
 _SUM_BLOCK = 32  # number of terms of a partial sum
-_TABLE_SIZE = 4096  # number of tabulated quantiles
-_DEEPEST_LOG_TAIL = 40.0  # e^-40 is less than any positive uniform double of jax.random
+_TABLE_SIZE = 4096  # number of tabulated quantiles of a PrivUnit component
+_MAX_LOG_TAIL = 40.0  # e^-40 is less than any positive uniform double of jax.random
 
 
-def compiled_reports(randomizer: Randomizer, dimension: int) -> Reports:
+def compiled_reports(randomizer: Randomizer, dimension: int) -> ReportSampler:
     """Return a function from (key, updates) to reports, one per row of ``dimension`` numbers.
 
     With randomized response, the updates are categories: integers from 0, in an array of any shape.
-    Invalid integers become the nearest category. Each report is a vector along a new last axis.
+    An integer that is no category becomes the nearest category. Each report is a vector along a
+    new last axis.
 
     >>> report = compiled_reports(Gaussian(1.0, noise_multiplier=0.1), 2)
     >>> jax.jit(report)(jax.random.key(7), jnp.array([[3.0, 4.0]])).values.shape
@@ -54,7 +55,7 @@ def compiled_reports(randomizer: Randomizer, dimension: int) -> Reports:
     if isinstance(randomizer, PrivUnit):
         return _privunit_reports(randomizer)
     if isinstance(randomizer, RandomizedResponse):
-        return _responses(randomizer)
+        return _response_reports(randomizer)
     noise = _additive_noise(randomizer)
     clip = clip_l2 if isinstance(randomizer, Gaussian) else clip_l1
 
@@ -68,24 +69,24 @@ def compiled_reports(randomizer: Randomizer, dimension: int) -> Reports:
 
 def compiled_dummies(
     randomizer: Randomizer, dimension: int, *, count: int, dtype: jax.typing.DTypeLike
-) -> Dummies:
+) -> DummySampler:
     """Return a function from a key to ``count`` dummies of ``randomizer``."""
     validate.count(count=count, dimension=dimension)
     require_dimension(randomizer, dimension)
-    shape, kind = (count, dimension), jnp.dtype(dtype)
+    shape, float_type = (count, dimension), jnp.dtype(dtype)
     if isinstance(randomizer, PrivUnit):
-        radius = _rounded_constant(randomizer.report_norm, kind, name="clip")
-        return lambda key: Simulated(radius * _uniform_directions(key, shape, kind))
+        radius = _rounded_constant(randomizer.report_norm, float_type, name="clip")
+        return lambda key: Simulated(radius * _uniform_directions(key, shape, float_type))
     if isinstance(randomizer, RandomizedResponse):
         response = randomizer
 
         def uniform(key: jax.Array) -> Simulated[jax.Array]:
             reported = jax.random.randint(key, (count,), 0, response.categories)
-            return Simulated(_report_vectors(response, reported, kind))
+            return Simulated(_report_vectors(response, reported, float_type))
 
         return uniform
     noise = _additive_noise(randomizer)
-    return lambda key: Simulated(noise(key, shape, kind))
+    return lambda key: Simulated(noise(key, shape, float_type))
 
 
 def clip_l2(updates: jax.Array, clip: float) -> jax.Array:
@@ -93,17 +94,18 @@ def clip_l2(updates: jax.Array, clip: float) -> jax.Array:
 
     A row that contains a NaN or an infinity becomes zero.
 
-    Rounding:    the true norm is never above ``clip``. The norm of a shrunk row is below it by a
-                 relative 4 (32 l + 16) ulps at most, where l is log_32 of the dimension, rounded
-                 up. In float32, with a dimension of a million, this is 7e-5. A row whose norm is
-                 below ``clip`` by that margin is unchanged. Rows of subnormal numbers become zero.
+    Rounding:    the true norm is never above ``clip``. The norm of a shrunk row is below ``clip``
+                 by a relative 4 (32 l + 16) ulps at most, where l is log_32 of the dimension,
+                 rounded up. In float32, with a dimension of a million, this margin is 7e-5. A row
+                 whose norm is below ``clip`` by the margin is unchanged. Rows of subnormal numbers
+                 become zero.
     """
-    return _clip(updates, clip, lambda rows: jnp.sqrt(_sum(rows * rows)))
+    return _clip(updates, clip, lambda rows: jnp.sqrt(_blockwise_sum(rows * rows)))
 
 
 def clip_l1(updates: jax.Array, clip: float) -> jax.Array:
     """Shrink each row (last axis) to an L1 norm of at most ``clip``, as ``clip_l2`` does for L2."""
-    return _clip(updates, clip, lambda rows: _sum(jnp.abs(rows)))
+    return _clip(updates, clip, lambda rows: _blockwise_sum(jnp.abs(rows)))
 
 
 def _clip(updates: jax.Array, clip: float, norm: Callable[[jax.Array], jax.Array]) -> jax.Array:
@@ -112,36 +114,37 @@ def _clip(updates: jax.Array, clip: float, norm: Callable[[jax.Array], jax.Array
     limits = np.finfo(updates.dtype)
     finite = jnp.all(jnp.isfinite(updates), axis=-1, keepdims=True)
     x = jnp.where(finite, updates, 0.0)
-    peak = jnp.max(jnp.abs(x), axis=-1, keepdims=True, initial=0.0)
-    x = jnp.where(peak >= limits.tiny, x, 0.0)  # devices round subnormal numbers differently
+    largest = jnp.max(jnp.abs(x), axis=-1, keepdims=True, initial=0.0)
+    x = jnp.where(largest >= limits.tiny, x, 0.0)  # processors differ on subnormal numbers
     # XLA may replace a division by a reciprocal, which must neither overflow nor underflow.
-    smaller = jnp.where(peak > 1.0, 2.0 ** (-limits.maxexp // 2), 1.0).astype(x.dtype)
-    y = (x * smaller) / jnp.where(peak >= limits.tiny, peak * smaller, 1.0)
-    margin = _margin(updates.shape[-1], updates.dtype)
-    above = jnp.maximum(norm(y), 1.0) * (1.0 + margin)  # the largest entry of y is 1
-    inside = peak * above <= bound
-    return jnp.where(inside, x, y * (bound / (above * (1.0 + 2.0 * margin))))
+    scale = jnp.where(largest > 1.0, 2.0 ** (-limits.maxexp // 2), 1.0).astype(x.dtype)
+    y = (x * scale) / jnp.where(largest >= limits.tiny, largest * scale, 1.0)
+    margin = _sum_margin(updates.shape[-1], updates.dtype)
+    norm_above = jnp.maximum(norm(y), 1.0) * (1.0 + margin)  # the largest entry of y is 1
+    is_inside = largest * norm_above <= bound
+    return jnp.where(is_inside, x, y * (bound / (norm_above * (1.0 + 2.0 * margin))))
 
 
-def _levels(dimension: int) -> int:
+def _sum_levels(dimension: int) -> int:
+    """Return how often sums of blocks are taken until one number remains."""
     levels = 1
     while _SUM_BLOCK**levels < dimension:
         levels += 1
     return levels
 
 
-def _margin(dimension: int, dtype: jax.typing.DTypeLike) -> float:
-    """Return an upper bound on the relative error of ``_sum`` and the operations around it."""
-    return (_SUM_BLOCK * _levels(dimension) + 16) * float(np.finfo(dtype).eps)
+def _sum_margin(dimension: int, dtype: jax.typing.DTypeLike) -> float:
+    """Return an upper bound on the relative error of a norm that uses ``_blockwise_sum``."""
+    return (_SUM_BLOCK * _sum_levels(dimension) + 16) * float(np.finfo(dtype).eps)
 
 
-def _sum(terms: jax.Array) -> jax.Array:
-    """Sum along the last axis in blocks, and then the sums of blocks, and so on.
+def _blockwise_sum(terms: jax.Array) -> jax.Array:
+    """Sum blocks along the last axis, then blocks of these sums, and so on.
 
     Every partial sum has few terms, so the error is small in any order of summation. In float32,
     a plain sum of a million terms could be wrong by several per cent.
     """
-    for _ in range(_levels(terms.shape[-1])):
+    for _ in range(_sum_levels(terms.shape[-1])):
         blocks = -(-terms.shape[-1] // _SUM_BLOCK)
         padding = [(0, 0)] * (terms.ndim - 1) + [(0, blocks * _SUM_BLOCK - terms.shape[-1])]
         padded = jnp.pad(terms, padding).reshape(*terms.shape[:-1], blocks, _SUM_BLOCK)
@@ -155,14 +158,14 @@ def _rounded_constant(value: float, dtype: jax.typing.DTypeLike, *, name: str) -
 
     Raises InvalidValue if it is outside the range of normal numbers of ``dtype``.
     """
-    kind = np.dtype(dtype)
-    if kind not in (np.float32, np.float64):
-        raise InvalidValue("updates", kind.name, "must be of float32 or float64")
-    limits = np.finfo(kind)
+    float_type = np.dtype(dtype)
+    if float_type not in (np.float32, np.float64):
+        raise InvalidValue("updates", float_type.name, "must be of float32 or float64")
+    limits = np.finfo(float_type)
     if not float(limits.tiny) <= value <= float(limits.max):
-        raise InvalidValue(name, value, f"makes reports that do not fit {kind.name}")
-    nearest = kind.type(value)
-    return float(nearest if nearest <= value else np.nextafter(nearest, kind.type(0.0)))
+        raise InvalidValue(name, value, f"makes reports that do not fit {float_type.name}")
+    nearest = float_type.type(value)
+    return float(nearest if nearest <= value else np.nextafter(nearest, float_type.type(0.0)))
 
 
 def _require_last_axis(updates: jax.Array, dimension: int) -> None:
@@ -170,20 +173,20 @@ def _require_last_axis(updates: jax.Array, dimension: int) -> None:
         raise InvalidValue("updates", updates.shape, f"must have a last axis of {dimension}")
 
 
-def _additive_noise(randomizer: Gaussian | Laplace) -> Draws:
-    draw, size = (
+def _additive_noise(randomizer: Gaussian | Laplace) -> NoiseSampler:
+    draw, scale = (
         (jax.random.normal, randomizer.std)
         if isinstance(randomizer, Gaussian)
         else (jax.random.laplace, randomizer.scale)
     )
 
     def noise(key: jax.Array, shape: tuple[int, ...], dtype: jax.typing.DTypeLike) -> jax.Array:
-        return _rounded_constant(size, dtype, name="clip") * draw(key, shape, dtype)
+        return _rounded_constant(scale, dtype, name="clip") * draw(key, shape, dtype)
 
     return noise
 
 
-def _responses(response: RandomizedResponse) -> Reports:
+def _response_reports(response: RandomizedResponse) -> ReportSampler:
     k = response.categories
 
     def reports(key: jax.Array, updates: jax.Array) -> Simulated[jax.Array]:
@@ -202,8 +205,8 @@ def _responses(response: RandomizedResponse) -> Reports:
 def _report_vectors(
     response: RandomizedResponse, reported: jax.Array, dtype: jax.typing.DTypeLike
 ) -> jax.Array:
-    hit = reported[..., jnp.newaxis] == jnp.arange(response.categories)
-    return jnp.where(hit, response.reported_entry, response.other_entry).astype(dtype)
+    is_reported = reported[..., jnp.newaxis] == jnp.arange(response.categories)
+    return jnp.where(is_reported, response.reported_entry, response.other_entry).astype(dtype)
 
 
 def _uniform_directions(
@@ -217,8 +220,8 @@ def _normalised(rows: jax.Array) -> jax.Array:
     return rows / jnp.where(length > 0.0, length, 1.0)
 
 
-def _privunit_reports(unit: PrivUnit) -> Reports:
-    cosines = _cosines(unit)
+def _privunit_reports(unit: PrivUnit) -> ReportSampler:
+    cosine_sampler = _cosine_sampler(unit)
 
     def reports(key: jax.Array, updates: jax.Array) -> Simulated[jax.Array]:
         _require_last_axis(updates, unit.dimension)
@@ -227,7 +230,7 @@ def _privunit_reports(unit: PrivUnit) -> Reports:
         uniforms = jax.random.uniform(uniform_key, (3, *updates.shape[:-1], 1), updates.dtype)
         normals = jax.random.normal(normal_key, (2, *updates.shape), updates.dtype)
         directions = _directions(unit, updates, coins=uniforms[0], uniform=_normalised(normals[0]))
-        cosine = cosines(uniforms[1], 1.0 - uniforms[2])
+        cosine = cosine_sampler(uniforms[1], 1.0 - uniforms[2])
         sine = jnp.sqrt((1.0 - cosine) * (1.0 + cosine))
         along = jnp.sum(normals[1] * directions, axis=-1, keepdims=True)
         across = _normalised(normals[1] - along * directions)
@@ -244,46 +247,47 @@ def _directions(
     A zero update is mapped to ``uniform``.
     """
     clipped = clip_l2(updates, unit.clip)
-    peak = jnp.max(jnp.abs(clipped), axis=-1, keepdims=True)
-    scaled = clipped / jnp.where(peak > 0.0, peak, 1.0)
-    length = jnp.sqrt(jnp.sum(scaled * scaled, axis=-1, keepdims=True)) * (peak / unit.clip)
+    largest = jnp.max(jnp.abs(clipped), axis=-1, keepdims=True)
+    scaled = clipped / jnp.where(largest > 0.0, largest, 1.0)
+    length = jnp.sqrt(jnp.sum(scaled * scaled, axis=-1, keepdims=True)) * (largest / unit.clip)
     sign = jnp.where(coins < (1.0 + length) / 2, 1.0, -1.0).astype(scaled.dtype)
-    return jnp.where(peak > 0.0, sign * _normalised(scaled), uniform)
+    return jnp.where(largest > 0.0, sign * _normalised(scaled), uniform)
 
 
-def _cosines(unit: PrivUnit) -> Callable[[jax.Array, jax.Array], jax.Array]:
+def _cosine_sampler(unit: PrivUnit) -> Callable[[jax.Array, jax.Array], jax.Array]:
     """Return a function that draws the component of a PrivUnit report along its direction.
 
-    It takes uniform numbers: coins in [0, 1), which decide between inside and outside of the cap,
-    and shares in (0, 1].
+    The report is a point of the unit sphere, so this component is a cosine. The arguments are
+    uniform numbers: coins in [0, 1), which decide between inside and outside of the cap, and shares
+    in (0, 1], which give the place there.
     """
     cap = unit.cap
     if unit.dimension == 1:
         return lambda coins, shares: jnp.where(coins < cap.outside, -1.0, 1.0).astype(shares.dtype)
     log_mass = math.log(cap.mass)
-    component = _component(unit.dimension, reach=cap.cap_epsilon + _DEEPEST_LOG_TAIL)
+    component = _component_quantile(unit.dimension, max_logit=cap.cap_epsilon + _MAX_LOG_TAIL)
 
     def cosines(coins: jax.Array, shares: jax.Array) -> jax.Array:
-        log_above = log_mass + jnp.log(shares)  # in logarithms, as the mass may not fit float32
+        log_above = log_mass + jnp.log(shares)  # a logarithm, because the mass may not fit float32
         in_cap = jnp.log1p(-jnp.exp(log_above)) - log_above
         below = (1.0 - cap.mass) * shares
-        beyond = jnp.log(below) - jnp.log((1.0 - shares) + cap.mass * shares)
-        logit = jnp.where(coins < cap.outside, jnp.minimum(beyond, cap.cap_epsilon), in_cap)
+        outside_cap = jnp.log(below) - jnp.log((1.0 - shares) + cap.mass * shares)
+        logit = jnp.where(coins < cap.outside, jnp.minimum(outside_cap, cap.cap_epsilon), in_cap)
         return component(logit)
 
     return cosines
 
 
-def _component(d: int, *, reach: float) -> Callable[[jax.Array], jax.Array]:
-    """Return the quantile function of one component of a uniform direction.
+def _component_quantile(d: int, *, max_logit: float) -> Callable[[jax.Array], jax.Array]:
+    """Return the quantile function of one component of a uniform direction in dimension d.
 
-    Its argument is the logit of a probability. It is an odd function, interpolated by cubics
-    between equally spaced logits. Besides the rounding of float32, its error is below 1e-8 standard
-    deviations.
+    Its argument is the logit of a probability, between −max_logit and max_logit. It is an odd
+    function, interpolated by cubics between equally spaced logits. Besides the rounding of float32,
+    its error is below 1e-8 standard deviations.
     """
-    logits = np.linspace(0.0, reach, _TABLE_SIZE)
+    logits = np.linspace(0.0, max_logit, _TABLE_SIZE)
     step = float(logits[1])
-    values, slopes = _components(d, logits)
+    values, slopes = _quantiles_and_slopes(d, logits)
 
     def component(logit: jax.Array) -> jax.Array:
         place = jnp.minimum(jnp.abs(logit) / step, _TABLE_SIZE - 1.0)
@@ -298,7 +302,7 @@ def _component(d: int, *, reach: float) -> Callable[[jax.Array], jax.Array]:
     return component
 
 
-def _components(d: int, logits: FloatArray) -> tuple[FloatArray, FloatArray]:
+def _quantiles_and_slopes(d: int, logits: FloatArray) -> tuple[FloatArray, FloatArray]:
     """Return the quantiles at these logits, which are at least 0, and their derivatives."""
     half = (d - 1) / 2
     above = 1.0 / (1.0 + np.exp(logits))

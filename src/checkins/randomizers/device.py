@@ -1,13 +1,14 @@
 """The device sampler, which makes every report of a real campaign.
 
-Its randomness comes from the operating system, without a seed, and is never stored or used twice.
-After clipping, all arithmetic is on integers. Simulations use ``simulated`` and ``compiled``.
+The sampler's randomness comes from the operating system, without a seed, and is never stored or
+used twice. After clipping, all arithmetic is on integers. Simulations use ``simulated`` and
+``compiled`` instead.
 
-``NormBound`` is an upper bound on the norm of honest reports, tested exactly on integers. Reports
-without noise never exceed it: it is the clip. Reports with noise exceed it with probability at most
-``REFUSAL_PROBABILITY``, which ``checkins.randomizers.grid.variation`` adds to delta
-(docs/theory/grid.md, "Reports that are too long"). A dummy is a report without data, which the
-server draws in place of a missing report.
+``NormBound`` is an upper bound on the norm of honest reports, computed exactly on integers. For
+reports without noise, the bound is the clip norm, which honest reports never exceed. Reports with
+noise exceed their bound with probability at most ``REFUSAL_PROBABILITY``, which
+``checkins.randomizers.grid.variation`` adds to delta (docs/theory/grid.md, "Reports that are too
+long"). A dummy is a report without data, which the server draws in place of a missing report.
 """
 
 from __future__ import annotations
@@ -20,21 +21,21 @@ import numpy.typing as npt
 
 from checkins import validate
 from checkins.errors import InvalidValue
-from checkins.randomizers.exact_sampling import OperatingSystem
+from checkins.randomizers.exact_sampling import OperatingSystemBytes
 from checkins.randomizers.grid import (
     MOST_DIMENSION,
     REFUSAL_EXPONENT,
     Grid,
     Units,
-    no_device_sampler,
+    as_vector,
+    no_device_sampler_error,
     sum_of_powers,
-    vector,
 )
 from checkins.randomizers.integer_noise import (
     RoundedResponse,
     SymmetricNoise,
     rounded_response,
-    uniform,
+    uniform_below,
 )
 from checkins.randomizers.randomizer import (
     Gaussian,
@@ -44,12 +45,12 @@ from checkins.randomizers.randomizer import (
     require_dimension,
 )
 
-_SLACK = 1.0 + 1e-9  # larger than the rounding errors of the floats below
+_FLOAT_MARGIN = 1.0 + 1e-9  # covers the relative rounding errors of the bounds
 
 
 @dataclass(frozen=True, slots=True)
 class NormBound:
-    """A bound on reports: the sum of |entry|^``order`` is at most ``most``; the order is 1 or 2.
+    """A bound on reports: the sum of |entry|^``order`` is at most ``most``. The order is 1 or 2.
 
     >>> import numpy as np
     >>> bound = NormBound(order=2, most=25)
@@ -68,7 +69,7 @@ class NormBound:
 
 
 def clipped_bound(randomizer: Randomizer, grid: Grid) -> NormBound:
-    """Return the bound on reports without noise, which is the clip. The server adds the noise.
+    """Return the bound on reports without noise: the clip norm. The server adds noise to their sum.
 
     Theorem:     docs/theory/grid.md, "Clipping": no honest report exceeds the bound.
     Rounding:    none, because integers are compared.
@@ -77,7 +78,7 @@ def clipped_bound(randomizer: Randomizer, grid: Grid) -> NormBound:
     NormBound(order=2, most=16)
     """
     if not isinstance(randomizer, Gaussian | Laplace):
-        raise no_device_sampler(randomizer)
+        raise no_device_sampler_error(randomizer)
     order = randomizer.norm_order
     return NormBound(order, grid.most_power_sum(randomizer.clip, order=order))
 
@@ -85,8 +86,8 @@ def clipped_bound(randomizer: Randomizer, grid: Grid) -> NormBound:
 def report_bound(randomizer: Randomizer, grid: Grid, *, dimension: int) -> NormBound:
     r"""Return the bound on reports to which the client has added noise.
 
-    Let d be the dimension, t = ``REFUSAL_EXPONENT``, C/g the clip, s the deviation of Gaussian
-    noise and b the scale of Laplace noise, the last three in grid units. Then
+    Let d be the dimension and t = ``REFUSAL_EXPONENT``. In grid units, let C/g be the clip norm, s
+    the deviation of Gaussian noise and b the scale of Laplace noise. Then
 
         Gaussian:  |report|_2 <= C/g + s sqrt(d + 2 sqrt(d t) + 2 t) + sqrt(d)/2
         Laplace:   |report|_1 <= C/g + b (d + sqrt(2 d t) + t) + d/2 .
@@ -105,18 +106,18 @@ def report_bound(randomizer: Randomizer, grid: Grid, *, dimension: int) -> NormB
     if isinstance(randomizer, RandomizedResponse):
         return NormBound(1, 1)
     if not isinstance(randomizer, Gaussian | Laplace):
-        raise no_device_sampler(randomizer)
+        raise no_device_sampler_error(randomizer)
     t, d = float(REFUSAL_EXPONENT), float(dimension)
     clip, scale = float(grid.clip_units(randomizer.clip)), float(grid.noise_scale(randomizer))
     if isinstance(randomizer, Laplace):
         noise = d + math.sqrt(2.0 * d * t) + t
-        return NormBound(1, math.ceil((clip + scale * noise + d / 2.0) * _SLACK))
+        return NormBound(1, math.ceil((clip + scale * noise + d / 2.0) * _FLOAT_MARGIN))
     noise = math.sqrt(d + 2.0 * math.sqrt(d * t) + 2.0 * t)
-    reach = clip + scale * noise + math.sqrt(d) / 2.0
-    return NormBound(2, math.ceil((reach * _SLACK) ** 2 * _SLACK))
+    max_norm = clip + scale * noise + math.sqrt(d) / 2.0
+    return NormBound(2, math.ceil((max_norm * _FLOAT_MARGIN) ** 2 * _FLOAT_MARGIN))
 
 
-_RANDOMNESS = OperatingSystem()
+_RANDOMNESS = OperatingSystemBytes()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -153,8 +154,8 @@ class DeviceSampler:
 
     With Gaussian and Laplace noise, the update is clipped and rounded toward zero, and noise is
     added. With randomized response, the category of an update is the index of its largest entry. A
-    report is 1 at the reported category and 0 elsewhere; its bias is removed later, by
-    post-processing.
+    report is 1 at the reported category and 0 elsewhere. Post-processing of the sum removes the
+    bias of these reports.
 
     Theorem:     docs/theory/grid.md.
     Neighbours:  any two updates of one client.
@@ -185,24 +186,28 @@ class DeviceSampler:
                     raise InvalidValue("grid", self.grid.step, "must be 1 for randomized response")
                 noise = rounded_response(self.randomizer.categories, self.randomizer.local_epsilon)
             case _:
-                raise no_device_sampler(self.randomizer)
+                raise no_device_sampler_error(self.randomizer)
         object.__setattr__(self, "_noise", noise)
 
     @property
     def most_units(self) -> int:
-        """The largest possible entry of an honest report (invariant 12)."""
+        """The largest possible entry of an honest report (invariant 12 in docs/invariants.md)."""
         if isinstance(self.randomizer, Gaussian | Laplace):
-            return int(self.grid.clip_units(self.randomizer.clip)) + self._additive_noise.most
+            clip_units = int(self.grid.clip_units(self.randomizer.clip))
+            return clip_units + self._additive_noise.largest_size
         return 1
 
     def bound(self, *, noise_at_server: bool) -> NormBound:
-        """Return the bound on honest reports. It is the clip if the server adds the noise."""
+        """Return the bound on honest reports. If the server adds the noise, it is the clip norm."""
         if noise_at_server:
             return clipped_bound(self.randomizer, self.grid)
         return report_bound(self.randomizer, self.grid, dimension=self.dimension)
 
     def privatize(self, update: npt.ArrayLike) -> DeviceReport:
-        """Return a private report of the update. Call this once and store it (invariant 3)."""
+        """Return a private report of the update. Retries must send the same report again.
+
+        New noise for the same update would reveal more (invariant 3 in docs/invariants.md).
+        """
         if isinstance(self._noise, RoundedResponse):
             return self._one_hot(self._noise.draw(self._category(update), _RANDOMNESS))
         units = self._clipped(update)
@@ -216,23 +221,23 @@ class DeviceSampler:
     def dummy(self) -> DeviceReport:
         """Return a dummy, A_ldp(0): only noise or, with randomized response, a uniform category."""
         if isinstance(self._noise, RoundedResponse):
-            return self._one_hot(uniform(self._noise.categories, _RANDOMNESS))
+            return self._one_hot(uniform_below(self._noise.categories, _RANDOMNESS))
         return DeviceReport(self._noise.draw(self.dimension, _RANDOMNESS), self.grid)
 
     def noise(self) -> npt.NDArray[np.int64]:
-        """Return the noise of one report, which the server adds to the sum of a slot."""
+        """Return the noise of one report, for a server that adds it to the sum of a slot."""
         return self._additive_noise.draw(self.dimension, _RANDOMNESS).astype(np.int64)
 
     @property
     def _additive_noise(self) -> SymmetricNoise:
         """The noise of one coordinate. Raises InvalidValue for randomized response."""
         if isinstance(self._noise, RoundedResponse):
-            raise self._no_noise()
+            raise self._no_noise_error()
         return self._noise
 
     def _clipped(self, update: npt.ArrayLike) -> Units:
         if not isinstance(self.randomizer, Gaussian | Laplace):
-            raise self._no_noise()
+            raise self._no_noise_error()
         clip, order = self.randomizer.clip, self.randomizer.norm_order
         return self.grid.clip(self._vector(update), clip, order=order)
 
@@ -241,7 +246,7 @@ class DeviceSampler:
         return int(np.argmax(np.where(np.isnan(values), -np.inf, values)))
 
     def _vector(self, update: npt.ArrayLike) -> npt.NDArray[np.generic]:
-        values = vector(update)
+        values = as_vector(update)
         if values.size != self.dimension:
             raise InvalidValue("update", f"{values.size} coordinates", f"must be {self.dimension}")
         return values
@@ -251,7 +256,7 @@ class DeviceSampler:
         units[category] = 1
         return DeviceReport(units, self.grid)
 
-    def _no_noise(self) -> InvalidValue:
+    def _no_noise_error(self) -> InvalidValue:
         return InvalidValue(
             "randomizer", type(self.randomizer).__name__, "has no noise that a server could add"
         )

@@ -1,11 +1,12 @@
 """Integer noise: rounded Gaussian noise, rounded Laplace noise, and randomized response.
 
 Noise is drawn as a size, that is its absolute value, and an independent sign. Scales are exact
-fractions, in units of the grid.
+fractions, in units of the grid step. A size is drawn from an alias table, whose entries have
+integer weights.
 
 ``Staircase`` samples the sizes of wide rounded Gaussian noise. One entry per size would need
 millions of entries. Therefore the sizes 1, 2, ... are divided into cells of ``width`` =
-2**low_bits sizes, and each cell has two entries:
+2**offset_bits sizes, and each cell has two entries:
 
     weight of a size    |▒▒__                        flat    the part below the weight of the cell's
                         |████▒▒__                            last size; a uniform size of the cell
@@ -13,9 +14,10 @@ millions of entries. Therefore the sizes 1, 2, ... are divided into cells of ``w
                         |████████████▒▒__                    accepted with its exact probability
                         +----cell----cell----
 
-About one draw in a hundred is a wedge. A straight line gives two bounds on the probability of
-acceptance, which decide almost all wedges with 32 random digits. In the other cases, one wedge in
-hundreds, the mass is computed to 2**-260 and compared with 128 random digits.
+About one draw in a hundred is a wedge. The probability of acceptance is bounded from both sides by
+a straight line plus or minus a margin. For almost all wedges, these bounds and 32 random digits
+decide. In the other cases, one wedge in hundreds, the exact probability is computed to 2**-260 and
+compared with 128 random digits.
 """
 
 from __future__ import annotations
@@ -30,40 +32,40 @@ import numpy as np
 import numpy.typing as npt
 
 from checkins.randomizers.exact_sampling import (
-    BITS,
     COLUMN_BITS,
     COLUMNS,
+    FRACTION_BITS,
     MASS_ERROR,
     THRESHOLD_BITS,
+    TOTAL_WEIGHT,
     WEIGHT_BITS,
-    WHOLE,
+    AliasTable,
     ByteSource,
     RoundedNormal,
-    Thresholds,
     Words,
-    at_most_decay,
-    decay,
-    low_bits_of,
+    exp_minus,
+    exp_minus_rounded_up,
+    random_bits,
+    random_words,
     read_only,
-    words,
 )
 
-GAUSSIAN_CUT = Fraction(27, 2)
-"""Gaussian noise is truncated at so many deviations, with a tail probability below 2**-131."""
-LAPLACE_CUT = 91
-"""Laplace noise is truncated at so many scales, with a tail probability below 2**-131."""
+GAUSSIAN_CUT_DEVIATIONS = Fraction(27, 2)
+"""Gaussian noise is truncated at this many deviations. The tail probability is below 2**-131."""
+LAPLACE_CUT_SCALES = 91
+"""Laplace noise is truncated at this many scales. The tail probability is below 2**-131."""
 _CHUNK = 1 << 15  # draws per chunk, which then fits into the cache
-MOST_CELLS = COLUMNS // 2 - 1
-_SHARE_BITS = 32
-_SHIFT = BITS - WEIGHT_BITS + _SHARE_BITS
-_HIGH_BITS, _LOW_BITS = 32, 96
+MOST_CELLS = COLUMNS // 2 - 1  # of a staircase, whose table has two entries per cell, and two more
+_SCALE_BITS = 32
+_WEIGHT_SHIFT = FRACTION_BITS - WEIGHT_BITS + _SCALE_BITS  # from mass times scale to weight
+_FIRST_DIGITS, _LAST_DIGITS = 32, 96  # random digits for a wedge: always, and only if needed
 
 
-class Sizes(Protocol):
-    """A distribution of |noise|."""
+class SizeDistribution(Protocol):
+    """A distribution of sizes. ``variation`` bounds the total variation to the truncated noise."""
 
     @property
-    def most(self) -> int: ...
+    def largest_size(self) -> int: ...
     @property
     def variation(self) -> Fraction: ...
     def draw(self, count: int, source: ByteSource) -> Words: ...
@@ -74,15 +76,15 @@ class SymmetricNoise:
     """Noise with a size and a uniform sign.
 
     ``variation`` bounds the total variation between one draw and the rounded continuous noise.
-    ``most`` is the largest possible size.
+    ``largest_size`` is the largest possible absolute value.
     """
 
-    sizes: Sizes
+    sizes: SizeDistribution
     variation: Fraction
 
     @property
-    def most(self) -> int:
-        return self.sizes.most
+    def largest_size(self) -> int:
+        return self.sizes.largest_size
 
     def draw(self, count: int, source: ByteSource) -> npt.NDArray[np.int32]:
         """Return ``count`` independent draws."""
@@ -97,39 +99,39 @@ class SymmetricNoise:
             noise = self.sizes.draw(chunk.size, source).view(np.int32)
             signs = np.frombuffer(source.bytes(-(-chunk.size // 8)), dtype=np.uint8)
             minus = -np.unpackbits(signs, count=chunk.size).astype(np.int32)
-            noise ^= minus
+            noise ^= minus  # with −1, these two steps negate; with 0, they change nothing
             noise -= minus
             chunk += noise
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Digits:
+class DigitwiseSizes:
     """A distribution of sizes whose digits are independent.
 
-    The first digit is one of 0..count. The value ``count`` stands for size 0. Otherwise the size is
-    1 plus the number that the digits form. If ``others`` is empty, the first digit alone gives it.
+    The first digit is one of 0, 1, ..., ``first_digit_values``. The largest of these values stands
+    for size 0. Otherwise the size is 1 plus the number that all digits form.
     """
 
-    first: Thresholds
-    count: int
-    """The number of ordinary values of the first digit."""
-    others: tuple[tuple[int, Thresholds], ...]
-    """For each later digit, its number of bits and its distribution."""
+    first_digit: AliasTable
+    first_digit_values: int
+    """The number of values of the first digit that do not stand for size 0."""
+    later_digits: tuple[tuple[int, AliasTable], ...]
+    """For each later digit, its number of bits and its distribution. Empty if there is none."""
 
     @property
-    def most(self) -> int:
-        return self.count << sum(bits for bits, _ in self.others)
+    def largest_size(self) -> int:
+        return self.first_digit_values << sum(bits for bits, _ in self.later_digits)
 
     @property
     def variation(self) -> Fraction:
-        """Bound the total variation of the rounded weights: at most 2/WHOLE for each weight."""
-        entries = self.count + 1 + sum(1 << bits for bits, _ in self.others)
-        return Fraction(2 * entries, WHOLE)
+        """The total variation due to rounded weights: at most 2/TOTAL_WEIGHT for each weight."""
+        entries = self.first_digit_values + 1 + sum(1 << bits for bits, _ in self.later_digits)
+        return Fraction(2 * entries, TOTAL_WEIGHT)
 
     def draw(self, count: int, source: ByteSource) -> Words:
-        sizes = self.first.draw(count, source)
-        zeros = np.flatnonzero(sizes == self.count)
-        for bits, digit in self.others:
+        sizes = self.first_digit.draw(count, source)
+        zeros = np.flatnonzero(sizes == self.first_digit_values)
+        for bits, digit in self.later_digits:
             sizes <<= np.uint32(bits)
             sizes += digit.draw(count, source)
         sizes += np.uint32(1)
@@ -139,52 +141,52 @@ class Digits:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Staircase:
-    """The distribution of |round(N(0, scale^2))| up to ``most``, for a scale of at least 76.
+    """The distribution of |round(N(0, scale^2))| up to ``largest_size``, for scales from 76.
 
-    The entries of ``table`` are the flats of the cells, their wedges, zero, and "draw again".
+    The entries of ``table`` are the flats of all cells, the wedges of all cells, size zero, and
+    "draw again".
 
     Theorem:     docs/theory/grid.md, "Flats and wedges".
-    Rounding:    the total variation to the distribution truncated at ``most`` is at most
-                 ``variation``.
+    Rounding:    ``variation`` bounds the total variation to the truncated distribution.
     """
 
     normal: RoundedNormal
-    low_bits: int
-    share: int
-    """Probabilities are multiplied by share * 2**-32, so that flats and wedges sum to WHOLE."""
+    offset_bits: int
+    weight_scale: int
+    """Weights are probabilities times weight_scale * 2**-32, so that they sum to TOTAL_WEIGHT."""
     floors: tuple[int, ...]
     """For each cell, a lower bound on the weights of its sizes."""
     rises: tuple[int, ...]
     """For each cell, an upper bound on the weights of its sizes, minus the lower bound."""
     margins: npt.NDArray[np.uint64]
-    """For each cell, the largest distance of the weights from a straight line, in 2**-32 rises."""
-    table: Thresholds
+    """For each cell, the largest distance of its weights from a straight line, in 2**-32 rises."""
+    table: AliasTable
 
     @classmethod
-    def of(cls, scale: Fraction, *, low_bits: int, cells: int) -> Staircase:
-        normal, width = RoundedNormal(scale), 1 << low_bits
+    def of(cls, scale: Fraction, *, offset_bits: int, cells: int) -> Staircase:
+        normal, width = RoundedNormal(scale), 1 << offset_bits
         masses = [normal.mass(cell * width) for cell in range(cells + 1)]
-        share = 1 << _SHARE_BITS
-        floors, tops = _weights(masses, share)
-        # Flats and wedges together have the weight width * sum(tops), and zero half a top.
-        share = (WHOLE << _SHARE_BITS) // (width * sum(tops) + tops[0] // 2 + 1) - 1
-        floors, tops = _weights(masses, share)
+        weight_scale = 1 << _SCALE_BITS
+        floors, tops = _weight_bounds(masses, weight_scale)
+        # Flats and wedges together have the weight width * sum(tops), and zero has tops[0] / 2.
+        weight_scale = (TOTAL_WEIGHT << _SCALE_BITS) // (width * sum(tops) + tops[0] // 2 + 1) - 1
+        floors, tops = _weight_bounds(masses, weight_scale)
         rises = [top - floor for top, floor in zip(tops, floors, strict=True)]
         weights = [width * floor for floor in floors] + [width * rise for rise in rises]
-        weights.append((masses[0] - MASS_ERROR) * share >> _SHIFT)
-        weights.append(WHOLE - sum(weights))
+        weights.append((masses[0] - MASS_ERROR) * weight_scale >> _WEIGHT_SHIFT)
+        weights.append(TOTAL_WEIGHT - sum(weights))
         margins = [
             _margin(scale, width=width, cell=cell, top=tops[cell], rise=rises[cell])
             for cell in range(cells)
         ]
         return cls(
             normal,
-            low_bits,
-            share,
+            offset_bits,
+            weight_scale,
             tuple(floors),
             tuple(rises),
             read_only(np.array(margins, dtype=np.uint64)),
-            Thresholds.of(weights),
+            AliasTable.of(weights),
         )
 
     @property
@@ -192,82 +194,84 @@ class Staircase:
         return len(self.floors)
 
     @property
-    def most(self) -> int:
-        return self.cells << self.low_bits
+    def largest_size(self) -> int:
+        return self.cells << self.offset_bits
 
     @property
     def variation(self) -> Fraction:
-        """The total variation, from rounded weights and from the 128 digits of wedges."""
-        whole = Fraction(self.share * WHOLE, 1 << _SHARE_BITS) / 2
-        undecided = Fraction(sum(self.rises) << self.low_bits, 1 << (_HIGH_BITS + _LOW_BITS))
-        computed = Fraction(4 * MASS_ERROR * self.share * self.most, 1 << _SHIFT)
-        return (undecided + computed + 2) / whole
+        """The total variation due to rounded weights and to the 128 random digits of wedges."""
+        total = Fraction(self.weight_scale * TOTAL_WEIGHT, 1 << _SCALE_BITS) / 2
+        digits = _FIRST_DIGITS + _LAST_DIGITS
+        digit_error = Fraction(sum(self.rises) << self.offset_bits, 1 << digits)
+        mass_errors = 4 * MASS_ERROR * self.weight_scale * self.largest_size
+        return (digit_error + Fraction(mass_errors, 1 << _WEIGHT_SHIFT) + 2) / total
 
     def draw(self, count: int, source: ByteSource) -> Words:
         entries = self.table.draw(count, source)
-        low = low_bits_of(source, count, self.low_bits)
-        sizes = entries << np.uint32(self.low_bits)
+        low = random_bits(source, count, self.offset_bits)
+        sizes = entries << np.uint32(self.offset_bits)
         sizes += low
         sizes += np.uint32(1)
-        special = np.flatnonzero(entries >= self.cells)
-        if special.size:
-            sizes[special] = self._draw_special(entries[special], low[special], source)
+        not_flat = np.flatnonzero(entries >= self.cells)
+        if not_flat.size:
+            sizes[not_flat] = self._draw_not_flat(entries[not_flat], low[not_flat], source)
         return sizes
 
-    def _draw_special(self, entries: Words, low: Words, source: ByteSource) -> Words:
+    def _draw_not_flat(self, entries: Words, low: Words, source: ByteSource) -> Words:
         """Return the sizes of draws whose entry is a wedge, zero or "draw again"."""
         sizes = np.zeros(entries.size, dtype=np.uint32)
-        again = entries == 2 * self.cells + 1
+        must_redraw = entries == 2 * self.cells + 1
         wedges = np.flatnonzero(entries < 2 * self.cells)
         cell = entries[wedges] - np.uint32(self.cells)
         offset = low[wedges].astype(np.uint32)
-        accepted = self._accept(cell, offset, source)
-        sizes[wedges] = (cell << np.uint32(self.low_bits)) + offset + np.uint32(1)
-        again[wedges] = ~accepted
-        redrawn = np.flatnonzero(again)
+        accepted = self._accepts(cell, offset, source)
+        sizes[wedges] = (cell << np.uint32(self.offset_bits)) + offset + np.uint32(1)
+        must_redraw[wedges] = ~accepted
+        redrawn = np.flatnonzero(must_redraw)
         if redrawn.size:
             sizes[redrawn] = self.draw(redrawn.size, source)
         return sizes
 
-    def _accept(self, cell: Words, offset: Words, source: ByteSource) -> npt.NDArray[np.bool_]:
-        """Return for each wedge whether it is accepted: U is below (weight - floor) / rise."""
-        first = words(source, cell.size)
-        width = np.uint64(1 << self.low_bits)
-        line = (width - np.uint64(1) - offset) << np.uint64(_HIGH_BITS)
+    def _accepts(self, cell: Words, offset: Words, source: ByteSource) -> npt.NDArray[np.bool_]:
+        """Return for each wedge whether U < (weight - floor) / rise, so that it is accepted."""
+        first = random_words(source, cell.size)
+        width = np.uint64(1 << self.offset_bits)
+        line = (width - np.uint64(1) - offset) << np.uint64(_FIRST_DIGITS)
         margin = self.margins[cell]
         accepted = (first + margin + np.uint64(1)) * width <= line
-        unclear = ~accepted & (first * width < line + margin * width)
-        for at in np.flatnonzero(unclear):
-            accepted[at] = self.accepts_exactly(
-                int(cell[at]), int(offset[at]), int(first[at]), source
-            )
+        undecided = ~accepted & (first * width < line + margin * width)
+        for i in np.flatnonzero(undecided):
+            accepted[i] = self.accepts_exactly(int(cell[i]), int(offset[i]), int(first[i]), source)
         return accepted
 
     def accepts_exactly(self, cell: int, offset: int, first: int, source: ByteSource) -> bool:
-        """Return whether a wedge is accepted, by its mass and 96 more digits of U."""
-        last = int.from_bytes(source.bytes(_LOW_BITS // 8), "little")
-        mass = self.normal.mass((cell << self.low_bits) + offset + 1)
-        due = 2 * (mass - MASS_ERROR) * self.share - (self.floors[cell] << _SHIFT)
-        u = first << _LOW_BITS | last
-        return u * self.rises[cell] << _SHIFT < due << (_HIGH_BITS + _LOW_BITS)
+        """Return whether a wedge is accepted, from its mass and 96 more digits of U."""
+        last = int.from_bytes(source.bytes(_LAST_DIGITS // 8), "little")
+        mass = self.normal.mass((cell << self.offset_bits) + offset + 1)
+        above_floor = 2 * (mass - MASS_ERROR) * self.weight_scale
+        above_floor -= self.floors[cell] << _WEIGHT_SHIFT
+        u = first << _LAST_DIGITS | last
+        return u * self.rises[cell] << _WEIGHT_SHIFT < above_floor << (_FIRST_DIGITS + _LAST_DIGITS)
 
 
-def _weights(masses: list[int], share: int) -> tuple[list[int], list[int]]:
-    """Return a lower and an upper bound on the weights of each cell's sizes, for both signs."""
-    floors = [max(0, 2 * (mass - MASS_ERROR) * share >> _SHIFT) for mass in masses[1:]]
-    tops = [-(-2 * (mass + MASS_ERROR) * share >> _SHIFT) for mass in masses[:-1]]
+def _weight_bounds(masses: list[int], weight_scale: int) -> tuple[list[int], list[int]]:
+    """Return a lower and an upper bound on the weight, with both signs, of a size in each cell."""
+    floors = [
+        max(0, 2 * (mass - MASS_ERROR) * weight_scale >> _WEIGHT_SHIFT) for mass in masses[1:]
+    ]
+    tops = [-(-2 * (mass + MASS_ERROR) * weight_scale >> _WEIGHT_SHIFT) for mass in masses[:-1]]
     return floors, tops
 
 
 def _margin(scale: Fraction, *, width: int, cell: int, top: int, rise: int) -> int:
     """Return an upper bound on the distance of a cell's weights from a straight line.
 
-    The distance is at most width^2/8 times the second derivative.
+    The distance is at most width^2/8 times the second derivative. It is returned in 2**-32 rises.
     """
-    full = 1 << _HIGH_BITS
-    furthest = ((cell + 1) * width + Fraction(1, 2)) / scale
-    curve = Fraction(5 * width * width, 32) / scale**2 * max(Fraction(1), furthest**2) * top
-    return min(full, -int(-(curve + 2) * full // rise)) if rise else full
+    one = 1 << _FIRST_DIGITS
+    largest_x = ((cell + 1) * width + Fraction(1, 2)) / scale
+    distance = Fraction(5 * width * width, 32) / scale**2 * max(Fraction(1), largest_x**2) * top
+    return min(one, -int(-(distance + 2) * one // rise)) if rise else one
 
 
 @lru_cache(maxsize=32)
@@ -281,18 +285,18 @@ def rounded_gaussian(scale: Fraction) -> SymmetricNoise:
     >>> float(rounded_gaussian(Fraction(100_000)).variation) < 2**-128
     True
     """
-    reach = ceil(GAUSSIAN_CUT * scale)
-    square = GAUSSIAN_CUT**2 / 2
-    sizes: Sizes
-    if reach < COLUMNS:
-        normal, drop = RoundedNormal(scale), BITS - WEIGHT_BITS
-        weights = [2 * (normal.mass(size) - MASS_ERROR) >> drop for size in range(1, reach + 1)]
+    largest = ceil(GAUSSIAN_CUT_DEVIATIONS * scale)
+    sizes: SizeDistribution
+    if largest < COLUMNS:
+        normal, shift = RoundedNormal(scale), FRACTION_BITS - WEIGHT_BITS
+        weights = [2 * (normal.mass(size) - MASS_ERROR) >> shift for size in range(1, largest + 1)]
         weights = [max(0, weight) for weight in weights]
-        sizes = Digits(Thresholds.of([*weights, WHOLE - sum(weights)]), reach, ())
+        sizes = DigitwiseSizes(AliasTable.of([*weights, TOTAL_WEIGHT - sum(weights)]), largest, ())
     else:
-        low_bits, cells = cells_for(reach, most=MOST_CELLS)
-        sizes = Staircase.of(scale, low_bits=low_bits, cells=cells)
-    return SymmetricNoise(sizes, sizes.variation + at_most_decay(square))
+        offset_bits, cells = divide_into_cells(largest, max_cells=MOST_CELLS)
+        sizes = Staircase.of(scale, offset_bits=offset_bits, cells=cells)
+    tail_probability = exp_minus_rounded_up(GAUSSIAN_CUT_DEVIATIONS**2 / 2)
+    return SymmetricNoise(sizes, sizes.variation + tail_probability)
 
 
 @lru_cache(maxsize=32)
@@ -305,49 +309,52 @@ def rounded_laplace(scale: Fraction) -> SymmetricNoise:
     >>> float(rounded_laplace(Fraction(100_000)).variation) < 2**-125
     True
     """
-    up, down = scale.numerator, scale.denominator
-    reach = ceil(LAPLACE_CUT * scale)
-    low_bits, count = cells_for(reach, most=COLUMNS - 1)
-    nonzero = WHOLE * decay(down, 2 * up) >> BITS
-    weights = _geometric(Fraction(down << low_bits, up), count, whole=nonzero)
-    first = Thresholds.of([*weights, WHOLE - sum(weights)])
-    others = []
+    a, b = scale.numerator, scale.denominator  # scale = a / b
+    largest = ceil(LAPLACE_CUT_SCALES * scale)
+    low_bits, first_values = divide_into_cells(largest, max_cells=COLUMNS - 1)
+    nonzero = TOTAL_WEIGHT * exp_minus(b, 2 * a) >> FRACTION_BITS
+    weights = _geometric_weights(Fraction(b << low_bits, a), first_values, total=nonzero)
+    first_digit = AliasTable.of([*weights, TOTAL_WEIGHT - sum(weights)])
+    later_digits = []
     while low_bits:
         bits = min(COLUMN_BITS, low_bits)
         low_bits -= bits
-        weights = _geometric(Fraction(down << low_bits, up), 1 << bits, whole=WHOLE)
-        weights[0] += WHOLE - sum(weights)
-        others.append((bits, Thresholds.of(weights)))
-    sizes = Digits(first, count, tuple(others))
-    return SymmetricNoise(sizes, sizes.variation + at_most_decay(Fraction(LAPLACE_CUT)))
+        weights = _geometric_weights(Fraction(b << low_bits, a), 1 << bits, total=TOTAL_WEIGHT)
+        weights[0] += TOTAL_WEIGHT - sum(weights)
+        later_digits.append((bits, AliasTable.of(weights)))
+    sizes = DigitwiseSizes(first_digit, first_values, tuple(later_digits))
+    tail_probability = exp_minus_rounded_up(Fraction(LAPLACE_CUT_SCALES))
+    return SymmetricNoise(sizes, sizes.variation + tail_probability)
 
 
-def cells_for(reach: int, *, most: int) -> tuple[int, int]:
-    """Divide the integers 1..reach into at most ``most`` cells of 2**low_bits integers each.
+def divide_into_cells(largest: int, *, max_cells: int) -> tuple[int, int]:
+    """Divide the integers 1..largest into cells of 2**offset_bits integers each.
 
-    Return low_bits, which is the smallest possible, and the number of cells.
+    Return the smallest offset_bits with at most ``max_cells`` cells, and the number of cells.
 
-    >>> cells_for(1_350_000, most=2047)
+    >>> divide_into_cells(1_350_000, max_cells=2047)
     (10, 1319)
     """
-    low_bits = (-(-reach // most) - 1).bit_length()
-    return low_bits, -(-reach >> low_bits)
+    offset_bits = (-(-largest // max_cells) - 1).bit_length()
+    return offset_bits, -(-largest >> offset_bits)
 
 
-def _geometric(loss: Fraction, count: int, *, whole: int) -> list[int]:
-    """Split ``whole`` into ``count`` integers proportional to exp(-digit * loss), rounded down."""
-    terms = [decay(digit * loss.numerator, loss.denominator) for digit in range(count)]
-    total = sum(terms)
-    return [whole * term // total for term in terms]
+def _geometric_weights(loss: Fraction, count: int, *, total: int) -> list[int]:
+    """Split ``total`` into weights of the digits 0, 1, ..., proportional to exp(-digit * loss)."""
+    terms = [exp_minus(digit * loss.numerator, loss.denominator) for digit in range(count)]
+    sum_of_terms = sum(terms)
+    return [total * term // sum_of_terms for term in terms]
 
 
 @dataclass(frozen=True, slots=True)
 class RoundedResponse:
-    """Keep a category with probability ``threshold`` / 2**128, else return another one uniformly.
+    """Report the true category with probability ``threshold`` / 2**128, else another category.
+
+    The other category is uniform.
 
     Theorem:     docs/theory/grid.md, "Randomized response": the ratio of probabilities is at most
-                 exp(epsilon), so the response is exactly epsilon-DP and delta is charged nothing.
-    Rounding:    the probability of keeping the category is rounded down.
+                 exp(epsilon), so the response is exactly epsilon-DP and nothing is added to delta.
+    Rounding:    the probability of the true category is rounded down.
     """
 
     categories: int
@@ -356,21 +363,21 @@ class RoundedResponse:
     def draw(self, category: int, source: ByteSource) -> int:
         if int.from_bytes(source.bytes(THRESHOLD_BITS // 8), "little") < self.threshold:
             return category
-        other = uniform(self.categories - 1, source)
+        other = uniform_below(self.categories - 1, source)
         return other + (other >= category)
 
 
 def rounded_response(categories: int, local_epsilon: float) -> RoundedResponse:
-    """Return the randomized response of ``local_epsilon``.
+    """Return the randomized response with this local epsilon.
 
-    A category is accepted with probability 1 / (1 + (categories - 1) exp(-local_epsilon)), rounded
+    The true category has the probability 1 / (1 + (categories - 1) exp(-local_epsilon)), rounded
     down.
     """
-    odds = 1 + (categories - 1) * at_most_decay(Fraction(local_epsilon))
+    odds = 1 + (categories - 1) * exp_minus_rounded_up(Fraction(local_epsilon))
     return RoundedResponse(categories, int((1 << THRESHOLD_BITS) / odds))
 
 
-def uniform(count: int, source: ByteSource) -> int:
+def uniform_below(count: int, source: ByteSource) -> int:
     """Return an exactly uniform integer below ``count``."""
     bits = (count - 1).bit_length()
     while True:

@@ -19,12 +19,12 @@ from checkins.errors import InvalidValue
 class PrivUnit:
     """Report an update in the L2 ball of radius ``clip`` as a random point of a sphere.
 
-    First the update is mapped to a direction without bias: u = update / clip becomes u/|u| with
+    First the update is mapped to a random direction whose mean is u = update / clip: u/|u| with
     probability (1 + |u|)/2, else −u/|u|. A zero update becomes a uniform direction. Then the report
     is, with probability p, a uniform point of the cap around the direction, else a uniform point
     outside of the cap. It is scaled so that its mean is the update. Given the direction, the
     density of a report, relative to the uniform distribution on the sphere, is p/q or
-    (1 − p)/(1 − q). Their ratio is exp(ε₀), and mixtures over directions stay between them.
+    (1 − p)/(1 − q). The ratio of the two is exp(ε₀), and mixtures over directions lie between them.
 
     A dummy, which the server draws in place of a missing report, is a uniform point of the same
     sphere, with density 1. Because (1 − p)/(1 − q) ≤ 1 ≤ p/q, the privacy loss between a dummy and
@@ -59,7 +59,7 @@ class PrivUnit:
 
     @property
     def cap(self) -> Cap:
-        """The cap with the best split of ε₀."""
+        """The cap with the best split of ε₀, which gives the smallest report norm."""
         return best_cap(local_epsilon=float(self.local_epsilon), dimension=int(self.dimension))
 
     @property
@@ -75,6 +75,6 @@ class PrivUnit:
     def variance(self, *, dimension: int, norm: float = 0.0) -> float:
         """Return the expected squared distance of a report from an update with this norm."""
         if dimension != self.dimension:
-            raise InvalidValue("dimension", dimension, f"must be {self.dimension} as described")
+            raise InvalidValue("dimension", dimension, f"must be {self.dimension}, as declared")
         validate.non_negative(norm=norm)
         return self.report_norm**2 - min(norm, self.clip) ** 2

@@ -1,7 +1,7 @@
-"""The descriptions of randomizers: how one report is made private, and the privacy that this gives.
+"""Descriptions of randomizers: how a device makes one report private, and how private it is.
 
-``privunit`` describes PrivUnit. A dummy is a report without data, which the server draws in place
-of a missing report.
+The module ``privunit`` has the description of PrivUnit. A dummy is a report without data, which the
+server draws in place of a missing report.
 """
 
 from __future__ import annotations
@@ -21,15 +21,16 @@ from checkins.accounting.exact.slot_ratio import FloatArray
 from checkins.errors import InvalidValue
 from checkins.randomizers.privunit import PrivUnit
 
-ROUND_OFF = 1e-9
-"""Relative amount that is added to ``Gaussian.delta``, ten times its largest rounding error."""
+RELATIVE_ROUND_OFF = 1e-9
+"""Relative amount that is added to ``Gaussian.delta``, ten times the largest rounding error."""
 LEAST_DELTA = sys.float_info.min
-"""Smallest delta that is returned."""
+"""Smallest delta that ``Gaussian.delta`` returns, because smaller floats are less precise."""
 _LEAST_QUANTILE = -37.6  # below it, the normal distribution function is below LEAST_DELTA
-_MOST_DISTANCE = 1e150  # if updates are so many deviations apart, noise hides nothing
-_SMALL_DISTANCE = 0.1
-_NODES, _WEIGHTS = roots_legendre(10)
+_MOST_DISTANCE = 1e150  # if updates are this many deviations apart, noise hides nothing
+_SMALL_DISTANCE = 0.1  # below this many deviations, a difference is computed as an integral
+_NODES, _WEIGHTS = roots_legendre(10)  # of Gauss-Legendre quadrature on [-1, 1]
 MOST_CATEGORIES = 2**31 - 1
+"""Largest number of categories of randomized response, so that a category fits 32 bits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,8 +82,8 @@ class Gaussian:
 
         Theorem:     [BW18, Thm 8], arXiv:1805.06530v2, at sensitivity 2C. Necessary and sufficient.
         Neighbours:  any two updates of one client (the local model).
-        Rounding:    up, by the relative ROUND_OFF (more if the noise is below a ten-thousandth of
-                     the clip). The result is at least LEAST_DELTA.
+        Rounding:    up, by the relative amount RELATIVE_ROUND_OFF, and by more if the noise is
+                     below a ten-thousandth of the clip. The result is at least LEAST_DELTA.
 
         >>> round(Gaussian(clip=1.0, noise_multiplier=2.0).delta(epsilon=1.0), 4)
         0.1269
@@ -97,13 +98,13 @@ class Gaussian:
         density = math.exp(-a * a / 2) / math.sqrt(2 * math.pi)
         if s < _SMALL_DISTANCE:  # the terms nearly cancel, so integrate -R' = 1 - y R(y) instead
             y = s / 2 * (_NODES + 1.0) - a
-            delta = density * s / 2 * float(_WEIGHTS @ (1.0 - y * _mills(y)))
+            delta = density * s / 2 * float(_WEIGHTS @ (1.0 - y * _mills_ratio(y)))
         elif a > 0.0:  # R(-a) may overflow
-            delta = float(ndtr(a)) - density * float(_mills(s - a))
+            delta = float(ndtr(a)) - density * float(_mills_ratio(s - a))
         else:
-            delta = density * float(_mills(-a) - _mills(s - a))
-        slack = ROUND_OFF + (abs(a) + 1.0) * s * 2.0**-50  # the rounding error of a grows with s
-        return min(1.0, max(LEAST_DELTA, delta * (1 + slack)))
+            delta = density * float(_mills_ratio(-a) - _mills_ratio(s - a))
+        margin = RELATIVE_ROUND_OFF + (abs(a) + 1.0) * s * 2.0**-50  # the error of a grows with s
+        return min(1.0, max(LEAST_DELTA, delta * (1 + margin)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +157,7 @@ class Laplace:
 
 @dataclass(frozen=True, slots=True)
 class RandomizedResponse:
-    """Report the true one of k ``categories`` with probability b/(b + k − 1), where b = exp(ε₀).
+    """Report the true category, of k ``categories``, with probability b/(b + k − 1), b = exp(ε₀).
 
     Otherwise report one of the other categories, uniformly. A report is interpreted as the vector
 
@@ -194,8 +195,8 @@ class RandomizedResponse:
     def lie_probability(self) -> float:
         """Probability that the reported category is not the true one, rounded up.
 
-        It is (k − 1)/(b + k − 1). Of the probabilities of truth and lie, the smaller one is
-        computed first, for accuracy.
+        It is (k − 1)/(b + k − 1). For accuracy, the smaller of the probabilities of truth and lie
+        is computed directly.
         """
         odds = math.exp(self.local_epsilon) / (self.categories - 1)
         if odds >= 1.0:
@@ -234,8 +235,8 @@ class RandomizedResponse:
         if norm != 1.0:
             raise InvalidValue("norm", norm, "must be 1, the norm of a one-hot vector")
         b, k = math.exp(self.local_epsilon), float(self.categories)
-        gain = math.expm1(self.local_epsilon)
-        return (k - 1) / gain * ((2 * b + k - 2) / gain)
+        b_minus_1 = math.expm1(self.local_epsilon)
+        return (k - 1) / b_minus_1 * ((2 * b + k - 2) / b_minus_1)
 
 
 Randomizer = Gaussian | Laplace | PrivUnit | RandomizedResponse
@@ -243,28 +244,28 @@ Randomizer = Gaussian | Laplace | PrivUnit | RandomizedResponse
 
 
 def require_dimension(randomizer: Randomizer, dimension: int) -> None:
-    """Raise InvalidValue if the randomizer has another dimension.
+    """Raise InvalidValue if the randomizer is for updates of another dimension.
 
-    Gaussian and Laplace noise have no fixed dimension.
+    Gaussian and Laplace noise can have any dimension.
 
     >>> require_dimension(RandomizedResponse(categories=3, local_epsilon=1.0), 4)
     Traceback (most recent call last):
         ...
-    checkins.errors.InvalidValue: dimension = 4: must be 3, the categories described
+    checkins.errors.InvalidValue: dimension = 4: must be 3, the number of categories
     """
     match randomizer:
-        case PrivUnit(dimension=described):
-            what = "dimension"
-        case RandomizedResponse(categories=described):
-            what = "categories"
+        case PrivUnit(dimension=own_dimension):
+            meaning = "the dimension of the randomizer"
+        case RandomizedResponse(categories=own_dimension):
+            meaning = "the number of categories"
         case Gaussian() | Laplace():
             return
         case _:
             raise InvalidValue("randomizer", randomizer, "must be a description of a randomizer")
-    if dimension != described:
-        raise InvalidValue("dimension", dimension, f"must be {described}, the {what} described")
+    if dimension != own_dimension:
+        raise InvalidValue("dimension", dimension, f"must be {own_dimension}, {meaning}")
 
 
-def _mills(x: FloatArray | float) -> FloatArray:
+def _mills_ratio(x: FloatArray | float) -> FloatArray:
     """Return R(x) = Φ(−x)/φ(x), without underflow."""
     return np.asarray(math.sqrt(math.pi / 2) * erfcx(x / math.sqrt(2)))

@@ -30,12 +30,13 @@ Array = TypeVar("Array")
 
 
 class Simulated(NamedTuple, Generic[Array]):
-    """Simulated reports, one per row. They are not private. The type is a pytree of JAX."""
+    """Simulated reports, one per row, which are not private. JAX treats the type as a pytree."""
 
     values: Array
 
     @property
     def simulated(self) -> bool:
+        """Always True, to tell these reports from real reports."""
         return True
 
 
@@ -44,8 +45,8 @@ def simulate_reports(
 ) -> Simulated[FloatArray]:
     """Clip and randomize each row of ``updates``, and return one report per row.
 
-    ``updates`` has the shape (n, d). With randomized response, it has n categories from 0, and the
-    reports are vectors in an array of shape (n, k).
+    ``updates`` has the shape (n, d). With randomized response among k categories, it has n integers
+    from 0 to k − 1, and the reports are vectors in an array of shape (n, k).
 
     >>> seeded = np.random.default_rng(7)
     >>> simulate_reports(Gaussian(1.0, noise_multiplier=0.1), [[3.0, 4.0]], seeded).simulated
@@ -61,7 +62,7 @@ def simulate_reports(
             return Simulated(clipped + generator.laplace(0.0, randomizer.scale, clipped.shape))
         case PrivUnit():
             directions = _directions(randomizer, _as_rows(updates), generator)
-            return Simulated(_points_around(randomizer, directions, generator))
+            return Simulated(_draw_points_around(randomizer, directions, generator))
         case RandomizedResponse():
             return Simulated(_responses(randomizer, updates, generator))
     raise InvalidValue("randomizer", randomizer, "must be a description of a randomizer")
@@ -103,9 +104,9 @@ def _responses(
 ) -> FloatArray:
     true = np.asarray(categories)
     if true.ndim != 1 or not np.issubdtype(true.dtype, np.integer):
-        raise InvalidValue("updates", true.dtype.name, "must be one axis of integer categories")
+        raise InvalidValue("updates", true.dtype.name, "must be a vector of integer categories")
     if true.size and not (true.min() >= 0 and true.max() < response.categories):
-        raise InvalidValue("updates", true, f"must lie from 0 to {response.categories - 1}")
+        raise InvalidValue("updates", true, f"must be from 0 to {response.categories - 1}")
     lies = generator.random(true.shape) < response.lie_probability
     steps = generator.integers(1, response.categories, size=true.shape)  # to another category
     return _report_vectors(response, np.where(lies, (true + steps) % response.categories, true))
@@ -136,35 +137,36 @@ def _directions(unit: PrivUnit, rows: FloatArray, generator: np.random.Generator
     peak = np.max(np.abs(clipped), axis=1, keepdims=True, initial=0.0)
     scaled = clipped / np.where(peak > 0.0, peak, 1.0)  # so that tiny updates do not underflow
     length = np.sqrt(np.einsum("ij,ij->i", scaled, scaled))[:, np.newaxis] * (peak / unit.clip)
-    same = generator.random(length.shape) < (1.0 + length) / 2
-    directions = _normalised(scaled) * np.where(same, 1.0, -1.0)
-    zero = peak[:, 0] == 0.0
-    directions[zero] = _uniform_directions((int(zero.sum()), unit.dimension), generator)
+    is_positive = generator.random(length.shape) < (1.0 + length) / 2
+    directions = _normalised(scaled) * np.where(is_positive, 1.0, -1.0)
+    is_zero = peak[:, 0] == 0.0
+    directions[is_zero] = _uniform_directions((int(is_zero.sum()), unit.dimension), generator)
     return directions
 
 
-def _points_around(
+def _draw_points_around(
     unit: PrivUnit, directions: FloatArray, generator: np.random.Generator
 ) -> FloatArray:
-    """Draw for each direction a point of the sphere, from the cap around it or from outside."""
-    cosine, sine = _components(unit, directions.shape[0], generator)
+    """Draw for each direction a point of the sphere, inside or outside of the cap around it."""
+    cosine, sine = _draw_components(unit, directions.shape[0], generator)
     across = generator.standard_normal(directions.shape)
     across -= np.einsum("ij,ij->i", across, directions)[:, np.newaxis] * directions
     points = cosine[:, np.newaxis] * directions + sine[:, np.newaxis] * _normalised(across)
     return np.asarray(unit.report_norm * points)
 
 
-def _components(
+def _draw_components(
     unit: PrivUnit, count: int, generator: np.random.Generator
 ) -> tuple[FloatArray, FloatArray]:
-    """Draw the components of points along the direction and across it, by inverting the CDF."""
+    """Draw the components of ``count`` points along their direction and orthogonal to it."""
     cap, half = unit.cap, (unit.dimension - 1) / 2
     outside = generator.random(count) < cap.outside
     if unit.dimension == 1:
         return np.where(outside, -1.0, 1.0), np.zeros(count)
     share = 1.0 - generator.random(count)  # in (0, 1]
+    # For a uniform point with component U: above is Pr[U >= component], below Pr[U <= component].
     above = np.where(outside, (1.0 - share) + cap.mass * share, cap.mass * share)
-    below = np.where(outside, (1.0 - cap.mass) * share, 1.0)  # inside the cap it is not used
+    below = np.where(outside, (1.0 - cap.mass) * share, 1.0)  # not used inside the cap
     tails = np.minimum(1.0, 2.0 * np.minimum(above, below))  # Pr[|U| >= |component|]
-    side = np.where(above < below, 1.0, -1.0)
-    return side * np.sqrt(betainccinv(0.5, half, tails)), np.sqrt(betaincinv(half, 0.5, tails))
+    sign = np.where(above < below, 1.0, -1.0)
+    return sign * np.sqrt(betainccinv(0.5, half, tails)), np.sqrt(betaincinv(half, 0.5, tails))
