@@ -117,14 +117,14 @@ def audited_live(leak: Any, plan: Any = None) -> Row:
     """Audit a leaky coordinator over HTTP. If ``leak`` is None, audit a correct one."""
     from checkins.audit.live import LiveSettings, audit_live
 
-    plan = plan or LiveSettings(campaigns=2, canaries=150, at_once=2)
+    plan = plan or LiveSettings(campaigns=2, canaries=150, concurrency=2)
     with _copy(leak) as source, coordinator(source) as (url, operator):
-        found = audit_live(url, plan, operator=operator)
+        found = audit_live(url, plan, operator_token=operator)
     name, what = (CORRECT, "") if leak is None else (leak.name, leak.what)
     contradicted = found.measured > found.claimed
     return Row(
         *(name, what, "live", found.claimed, found.measured, found.delta, found.confidence),
-        *("guessed coins", found.canaries, found.by, contradicted),
+        *("guessed coins", found.canaries, found.evidence, contradicted),
     )
 
 

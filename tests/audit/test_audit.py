@@ -150,7 +150,7 @@ def test_a_campaign_that_leaks_more_than_certified_is_contradicted(leak: str) ->
     """Each is missed by another seed with probability below 1e-9."""
     check = held_to(*LEAKY[leak], runs=60_000)
     assert check.verdict is Verdict.CONTRADICTED
-    assert check.contradicted == (1e-3,)
+    assert check.contradicted_deltas == (1e-3,)
 
 
 def test_a_campaign_does_not_contradict_its_own_certificate() -> None:

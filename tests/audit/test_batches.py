@@ -39,8 +39,8 @@ class Worker:
 
     clock: Clock
     run_s: float
-    batch: int = 1000
-    smallest_batch: int = 1
+    batch_size: int = 1000
+    smallest_batch_size: int = 1
     warmup_s: float = 0.0
     real_warmup_s: float = 0.0
     name: str = "worker"
@@ -66,14 +66,18 @@ def played(worker: Worker, *, seconds: float = 10.0) -> Measurement:
 
 
 @settings(max_examples=40, deadline=None)
-@given(seconds=st.floats(0.01, 1000.0), run_s=st.floats(1e-3, 0.19), batch=st.integers(1, 100_000))
-def test_a_time_limit_is_met_whatever_a_run_takes(seconds: float, run_s: float, batch: int) -> None:
+@given(
+    seconds=st.floats(0.01, 1000.0), run_s=st.floats(1e-3, 0.19), batch_size=st.integers(1, 100_000)
+)
+def test_a_time_limit_is_met_whatever_a_run_takes(
+    seconds: float, run_s: float, batch_size: int
+) -> None:
     """``run_s`` is in budgets: from a thousand runs in it down to five."""
-    worker = Worker(Clock(), run_s * seconds, batch=batch)
+    worker = Worker(Clock(), run_s * seconds, batch_size=batch_size)
     found = played(worker, seconds=seconds)
     assert worker.clock.now <= ALLOWED * seconds
     assert found.runs == sum(worker.played)
-    assert max(worker.played) <= batch
+    assert max(worker.played) <= batch_size
 
 
 def test_most_of_a_time_limit_is_used() -> None:
@@ -83,14 +87,14 @@ def test_most_of_a_time_limit_is_used() -> None:
 
 
 def test_batches_grow_until_one_takes_a_small_part_of_the_time() -> None:
-    worker = Worker(Clock(), run_s=1e-3, batch=100_000)
+    worker = Worker(Clock(), run_s=1e-3, batch_size=100_000)
     played(worker)
     assert worker.played[:5] == [1, 4, 16, 64, 250]
     assert set(worker.played[5:]) == {250}
 
 
 def test_batches_are_no_larger_than_the_canary_s_own() -> None:
-    worker = Worker(Clock(), run_s=1e-4, batch=50)
+    worker = Worker(Clock(), run_s=1e-4, batch_size=50)
     played(worker)
     assert worker.played[:4] == [1, 4, 16, 50]
     assert set(worker.played[4:]) == {50}
@@ -98,7 +102,7 @@ def test_batches_are_no_larger_than_the_canary_s_own() -> None:
 
 def test_a_canary_that_is_made_ready_for_one_size_keeps_it() -> None:
     worker = Worker(
-        Clock(), run_s=0.01, batch=20, smallest_batch=20, warmup_s=2.0, real_warmup_s=2.5
+        Clock(), run_s=0.01, batch_size=20, smallest_batch_size=20, warmup_s=2.0, real_warmup_s=2.5
     )
     found = played(worker)
     assert set(worker.played) == {20}
@@ -108,9 +112,9 @@ def test_a_canary_that_is_made_ready_for_one_size_keeps_it() -> None:
 
 def test_a_fixed_number_of_runs_is_cut_into_the_same_batches() -> None:
     clock = Clock()
-    worker = Worker(clock, run_s=100.0, batch=8, warmup_s=1e9)
+    worker = Worker(clock, run_s=100.0, batch_size=8, warmup_s=1e9)
     batches = Batches(worker, budget(clock, runs=20))
-    assert sum(part.fewest for part in batches.until(20, float("inf"))) == 20
+    assert sum(part.fewest_runs for part in batches.run_until(20, float("inf"))) == 20
     assert worker.played == [8, 8, 4]
 
 
@@ -135,7 +139,7 @@ def test_a_canary_that_fills_its_time_with_one_run_is_not_counted(run_s: float) 
 
 
 def audited(monkeypatch: pytest.MonkeyPatch, clock: Clock, *workers: Worker, **how: object):
-    monkeypatch.setattr(audit_module, "worst_case", lambda *_, **__: workers)
+    monkeypatch.setattr(audit_module, "worst_case_canaries", lambda *_, **__: workers)
     usual: dict[str, object] = {"deltas": (1e-3,), "seconds": 10.0, "threads": 1}
     return audit_campaign(pure(2.0), Settings(**{**usual, **how}), clock=clock)  # type: ignore[arg-type]
 
@@ -200,7 +204,7 @@ def slow_machines(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 def test_machines_meet_a_time_limit_too(slow_machines: Clock) -> None:
     [trials] = run_trials(SMALL, seconds=20.0, clock=slow_machines)
-    assert audits.MIN_RUNS <= trials.fewest <= 100
+    assert audits.MIN_RUNS <= trials.fewest_runs <= 100
     assert 15.0 <= slow_machines.now <= 20.0 * ALLOWED
 
 

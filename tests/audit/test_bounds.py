@@ -11,16 +11,16 @@ from hypothesis import strategies as st
 from scipy.stats import binom, binomtest
 
 from checkins.audit.bounds import (
-    CHOOSING,
+    CHOOSING_SHARE,
     Counts,
     Direction,
     Event,
     Trials,
-    best_of_each,
-    choose,
+    best_at_each_delta,
+    choose_events,
+    interval_high,
+    interval_low,
     lower_bounds,
-    lower_end,
-    upper_end,
 )
 from checkins.errors import InvalidValue
 
@@ -38,8 +38,10 @@ def gaussian_trials(shift: float, runs: int, seed: int = 1) -> Trials:
 def test_the_ends_are_clopper_and_pearsons(runs: int, share: float, failure: float) -> None:
     count = round(share * runs)
     ends = binomtest(count, runs).proportion_ci(1.0 - 2 * failure, method="exact")
-    assert lower_end(count, runs, failure=failure) == pytest.approx(ends.low, rel=1e-6, abs=1e-12)
-    assert upper_end(count, runs, failure=failure) == pytest.approx(ends.high, rel=1e-6)
+    assert interval_low(count, runs, failure=failure) == pytest.approx(
+        ends.low, rel=1e-6, abs=1e-12
+    )
+    assert interval_high(count, runs, failure=failure) == pytest.approx(ends.high, rel=1e-6)
 
 
 @given(
@@ -53,8 +55,8 @@ def test_an_end_is_on_the_wrong_side_no_more_often_than_it_may(
     """By every count that can be, not by chance."""
     counts = np.arange(runs + 1)
     masses = binom.pmf(counts, runs, chance)
-    low = np.array([lower_end(int(k), runs, failure=failure) for k in counts])
-    high = np.array([upper_end(int(k), runs, failure=failure) for k in counts])
+    low = np.array([interval_low(int(k), runs, failure=failure) for k in counts])
+    high = np.array([interval_high(int(k), runs, failure=failure) for k in counts])
     assert masses[low > chance].sum() <= failure * (1 + 1e-9)
     assert masses[high < chance].sum() <= failure * (1 + 1e-9)
 
@@ -113,18 +115,18 @@ def test_a_certain_sign_gives_a_bound_that_grows_with_the_runs() -> None:
     for runs in (400, 4000):
         trials = Trials(np.full(runs, math.inf), np.full(runs, -math.inf), "seen")
         [bound] = lower_bounds(trials, deltas=[1e-9], confidence=0.99)
-        fresh = runs * (1 - CHOOSING)
+        fresh = runs * (1 - CHOOSING_SHARE)
         assert bound.epsilon == pytest.approx(math.log(fresh / math.log(400.0)), abs=0.2)
 
 
 def test_events_are_chosen_on_other_runs_than_they_are_counted_on() -> None:
     trials = gaussian_trials(1.0, 1000)
-    first, fresh = trials.split(CHOOSING)
-    assert first.fewest + fresh.fewest == trials.fewest
-    events = choose(first, deltas=[1e-3], failure=1e-4, fresh=fresh.fewest)
+    first, fresh = trials.split(CHOOSING_SHARE)
+    assert first.fewest_runs + fresh.fewest_runs == trials.fewest_runs
+    events = choose_events(first, deltas=[1e-3], failure=1e-4, counted_runs=fresh.fewest_runs)
     other = Trials(
-        np.concatenate([first.scores_with, np.full(fresh.fewest, -9.0)]),
-        np.concatenate([first.scores_without, np.full(fresh.fewest, 9.0)]),
+        np.concatenate([first.scores_with, np.full(fresh.fewest_runs, -9.0)]),
+        np.concatenate([first.scores_without, np.full(fresh.fewest_runs, 9.0)]),
         "swapped",
     )
     [bound] = lower_bounds(other, deltas=[1e-3], confidence=0.9999)
@@ -161,7 +163,7 @@ def test_counts_read_at_any_delta_keep_their_ends() -> None:
     [bound] = lower_bounds(gaussian_trials(1.0, 5000), deltas=[1e-3], confidence=0.99)
     again = bound.at(0.02)
     assert again.true_positive_rate_low == bound.true_positive_rate_low
-    assert best_of_each([bound], [0.02]) == [again]
+    assert best_at_each_delta([bound], [0.02]) == [again]
 
 
 def test_too_few_runs_give_the_bound_zero() -> None:
@@ -187,5 +189,5 @@ def test_deltas_and_confidences_out_of_range_are_refused(
 
 def test_integers_are_scores_too() -> None:
     trials = Trials(np.arange(3), np.arange(4), "counts")  # type: ignore[arg-type]
-    assert trials.fewest == 3
+    assert trials.fewest_runs == 3
     assert trials.scores_with.dtype == np.float64

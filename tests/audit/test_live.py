@@ -30,9 +30,9 @@ def test_a_correct_coordinator_is_not_contradicted() -> None:
     with leak_mutants.coordinator(leak_mutants.ROOT / "src") as (url, operator):
         campaigns = 2 if SOAK else 1
         many = LiveSettings(
-            campaigns=campaigns, canaries=120 // campaigns, at_once=campaigns, confidence=SURE
+            campaigns=campaigns, canaries=120 // campaigns, concurrency=campaigns, confidence=SURE
         )
-        found = audit_live(url, many, operator=operator)
+        found = audit_live(url, many, operator_token=operator)
         assert found.verdict is Verdict.CONSISTENT, found
         assert found.outcomes.get("reported", 0) > 0, "no device took part: nothing was audited"
 
@@ -42,10 +42,10 @@ def test_a_correct_coordinator_is_not_contradicted() -> None:
 def test_a_correct_coordinator_is_not_contradicted_by_single_canaries() -> None:
     """A false positive has probability at most 1e-10."""
     with leak_mutants.coordinator(leak_mutants.ROOT / "src") as (url, operator):
-        single = LiveSettings(campaigns=100, canaries=1, at_once=4, delta=0.01, confidence=SURE)
-        found = audit_live(url, single, operator=operator)
+        single = LiveSettings(campaigns=100, canaries=1, concurrency=4, delta=0.01, confidence=SURE)
+        found = audit_live(url, single, operator_token=operator)
     assert found.verdict is Verdict.CONSISTENT, found
-    assert found.sent == found.canaries // 2
+    assert found.participating == found.canaries // 2
 
 
 @pytest.mark.slow
@@ -57,7 +57,7 @@ def test_a_leaky_coordinator_is_contradicted(leak: leak_mutants.Any) -> None:
     them are, the audit is repeated.
     """
     campaigns = 2 if SOAK else 1
-    plan = LiveSettings(campaigns=campaigns, canaries=200 // campaigns, at_once=campaigns)
+    plan = LiveSettings(campaigns=campaigns, canaries=200 // campaigns, concurrency=campaigns)
     rows: list[leak_mutants.Row] = []
     while len(rows) < 3 and not any(row.contradicted for row in rows):
         rows.append(leak_mutants.audited_live(leak, plan))
@@ -70,8 +70,8 @@ def test_a_coordinator_is_audited_for_minutes() -> None:
     """A false positive has probability at most 1e-10."""
     with leak_mutants.coordinator(leak_mutants.ROOT / "src") as (url, operator):
         plan = LiveSettings(
-            campaigns=60, canaries=200, at_once=4, delta=1e-12, lead_s=10.0, confidence=SURE
+            campaigns=60, canaries=200, concurrency=4, delta=1e-12, lead_s=10.0, confidence=SURE
         )
-        found = audit_live(url, plan, operator=operator)
+        found = audit_live(url, plan, operator_token=operator)
     assert found.verdict is Verdict.CONSISTENT, found
-    assert found.outcomes.get("reported", 0) > 0.5 * found.sent
+    assert found.outcomes.get("reported", 0) > 0.5 * found.participating

@@ -11,23 +11,23 @@ import numpy as np
 import pytest
 
 from checkins.accounting import Adjacency
-from checkins.audit.adversary import LIKELIHOOD, noise_ratio, scenarios_for
-from checkins.audit.bounds import CHOOSING
+from checkins.audit.adversary import LIKELIHOOD_RATIO, log_likelihood_ratio, scenarios_for
+from checkins.audit.bounds import CHOOSING_SHARE
 from checkins.audit.leak_tests import (
     LEAK_TESTS,
-    averaged,
+    averaged_updates,
     client_noise,
-    laplace,
+    laplace_noise,
     local_epsilon,
     prepare_device_audit,
     server_noise,
-    sliding,
+    sliding_windows,
 )
 from checkins.audit.machine_audit import (
     MachineAudit,
-    chosen_attack,
-    fresh_server,
+    choose_attack,
     made_small,
+    new_server,
     prepare_audit,
     run_trials,
 )
@@ -50,7 +50,9 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 FAULTS = {
     "none": NO_FAULTS,
     "ordinary": ORDINARY_FAULTS,
-    "restarting devices": Faults(crashes_after_draw=5, crashes_after_no=5, crashes_after_report=5),
+    "restarting devices": Faults(
+        crashes_after_draw=5, crashes_after_declining=5, crashes_after_report=5
+    ),
     "restarting server": Faults(crashes_while_closing=5, crashes_at_invitation=5),
     "late report": Faults(late_report=True),
     "backups": Faults(restorations=5),
@@ -65,7 +67,7 @@ def played(campaign: Campaign, faults: Faults, *, update: float = 1.0) -> Observ
 
     devices = {CANARY: participant_of(campaign)}
     silent: Any = SimpleNamespace(noise=lambda: np.zeros(2, dtype=np.int64))
-    return MachineRun(fresh_server(campaign), silent, devices, make, faults).run()
+    return MachineRun(new_server(campaign), silent, devices, make, faults).run()
 
 
 @pytest.fixture(scope="module")
@@ -112,15 +114,15 @@ def test_a_device_that_restarts_sends_the_same_report_again() -> None:
     campaign = client_noise(slots=2, noise=1.0, capacity=1, delta=1e-3)
     sampler = sampler_of(campaign, dimension=2)
     run = MachineRun(
-        fresh_server(campaign),
+        new_server(campaign),
         sampler,
         {CANARY: participant_of(campaign)},
         lambda token: Report.from_device(sampler.privatize(np.ones(2))),
         Faults(crashes_after_report=4),
     )
-    sent = run.run().sent
-    assert len(sent) == 5
-    assert len(set(sent)) == 1
+    sent_reports = run.run().sent_reports
+    assert len(sent_reports) == 5
+    assert len(set(sent_reports)) == 1
 
 
 def test_nothing_remains_on_the_disks_after_the_end(quiet: Campaign) -> None:
@@ -162,16 +164,16 @@ def test_the_examples_can_be_audited(example: str) -> None:
     campaign = read_campaign(EXAMPLES / example).campaign
     for trials in run_trials(made_small(campaign), runs=20):
         assert trials.engine == "machines"
-        assert trials.fewest == 20
+        assert trials.fewest_runs == 20
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "campaign",
     [
-        sliding(window=3, noise=1.0, delta=0.01),
-        averaged(slots=2, contributors=4, local_epsilon=2.0, delta=0.01),
-        laplace(slots=3, local_epsilon=1.0, delta=0.01),
+        sliding_windows(window=3, noise=1.0, delta=0.01),
+        averaged_updates(slots=2, contributors=4, local_epsilon=2.0, delta=0.01),
+        laplace_noise(slots=3, local_epsilon=1.0, delta=0.01),
         server_noise(slots=3, noise=1.0, delta=0.01, participation=0.5),
     ],
     ids=["sliding", "averaged", "laplace", "participation"],
@@ -188,13 +190,13 @@ def test_the_likelihood_ratio_has_mean_one_without_the_canary() -> None:
     at most exp(4) here, except with probability below 1e-12.
     """
     audit = prepare_audit(server_noise(slots=3, noise=2.0, delta=1e-3), faults=NO_FAULTS)
-    ratios = np.exp([audit.scores(present=False)[LIKELIHOOD] for _ in range(2000)])
+    ratios = np.exp([audit.scores(present=False)[LIKELIHOOD_RATIO] for _ in range(2000)])
     assert abs(ratios.mean() - 1.0) < 8.0 * ratios.std() / np.sqrt(ratios.size)
 
 
 def test_an_attack_is_chosen_on_the_first_runs_alone() -> None:
     generator = np.random.default_rng(1)
-    first = int(400 * CHOOSING)
+    first = int(400 * CHOOSING_SHARE)
 
     def half(present: bool, turned: bool) -> list[dict[str, float]]:
         noise = generator.normal(size=(400, 2))
@@ -204,12 +206,12 @@ def test_an_attack_is_chosen_on_the_first_runs_alone() -> None:
 
     for turned in (False, True):
         halves = (half(True, turned), half(False, turned))
-        assert chosen_attack(halves, delta=1e-3, canary="").statistic == "one"
+        assert choose_attack(halves, delta=1e-3, canary="").statistic == "one"
 
 
 def test_the_log_ratio_is_that_of_the_noise_distribution() -> None:
-    assert noise_ratio(Gaussian(1.0, 2.0), 4, [0.5], 1.0) == pytest.approx(0.0)
-    assert noise_ratio(Laplace(1.0, 1.0), 1, [9.0], 2.0) == pytest.approx(1.0)
+    assert log_likelihood_ratio(Gaussian(1.0, 2.0), 4, [0.5], 1.0) == pytest.approx(0.0)
+    assert log_likelihood_ratio(Laplace(1.0, 1.0), 1, [9.0], 2.0) == pytest.approx(1.0)
 
 
 def test_the_local_epsilon_is_that_of_the_noise() -> None:
@@ -218,7 +220,7 @@ def test_the_local_epsilon_is_that_of_the_noise() -> None:
     assert isinstance(sampler.randomizer, Gaussian)
     assert sampler.randomizer.delta(epsilon=epsilon) <= 0.05
     assert sampler.randomizer.delta(epsilon=epsilon - 1e-6) > 0.05
-    pure = sampler_of(laplace(slots=1, local_epsilon=1.5, delta=0.1), dimension=1)
+    pure = sampler_of(laplace_noise(slots=1, local_epsilon=1.5, delta=0.1), dimension=1)
     assert local_epsilon(pure, delta=0.05) == 1.5
 
 
@@ -229,7 +231,7 @@ def test_a_device_without_noise_has_no_local_guarantee() -> None:
 
 def test_the_two_updates_of_the_grid_are_an_odd_number_of_steps_apart() -> None:
     campaign = client_noise(slots=1, noise=2.0, capacity=1, delta=0.1)
-    audit = prepare_device_audit(campaign, odd=True)
+    audit = prepare_device_audit(campaign, odd_distance=True)
     one, other = (int(audit.sampler.encode(update).units[0]) for update in audit.updates)
     assert (one - other) % 2 == 1
     assert one - other > 1.99 * 10_000
@@ -243,7 +245,7 @@ def test_every_leak_test_has_a_moderate_claim(name: str) -> None:
 
 
 def test_a_replaced_canary_has_two_data() -> None:
-    campaign = averaged(slots=2, contributors=4, local_epsilon=2.0, delta=0.01)
+    campaign = averaged_updates(slots=2, contributors=4, local_epsilon=2.0, delta=0.01)
     assert campaign.budget.adjacency is Adjacency.REPLACE_ONE
     (scenario,) = scenarios_for(campaign)
-    assert scenario.with_ == -(scenario.without or 0.0)
+    assert scenario.update_with == -(scenario.update_without or 0.0)

@@ -13,7 +13,7 @@ from scipy.stats import binom
 
 from checkins.accounting import Adjacency
 from checkins.audit.audit import certificate_at
-from checkins.audit.one_run import GuessedBound, OneRun, tail_probability
+from checkins.audit.one_run import GuessedBound, OneRunAudit, tail_probability
 from checkins.errors import InvalidValue, NotCovered
 from tests.audit.campaigns import gaussian, pure
 
@@ -125,7 +125,7 @@ CAMPAIGNS = {
 def test_a_correct_run_never_contradicts_its_certificate(name: str) -> None:
     """Eight campaigns; a fresh seed fails with probability below 1e-10 for each."""
     campaign = CAMPAIGNS[name]
-    attack = OneRun.of(campaign, canaries=300)
+    attack = OneRunAudit.of(campaign, canaries=300)
     bounds = attack.bounds(deltas=[1e-6], failure=1e-10, generator=np.random.default_rng(5))
     certified = certificate_at(campaign, 1e-6).epsilon
     assert max(bound.epsilon for bound in bounds) <= certified
@@ -133,7 +133,7 @@ def test_a_correct_run_never_contradicts_its_certificate(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["loud", "opposites"])
 def test_little_noise_is_seen_in_one_run(name: str) -> None:
-    attack = OneRun.of(CAMPAIGNS[name])
+    attack = OneRunAudit.of(CAMPAIGNS[name])
     bounds = attack.bounds(deltas=[1e-6], failure=1e-4, generator=np.random.default_rng(5))
     assert max(bound.epsilon for bound in bounds) > 2.0
 
@@ -142,10 +142,10 @@ def test_there_are_no_more_canaries_than_clients_declared() -> None:
     from checkins.accounting import Population
 
     campaign = gaussian(1.0, capacity=50, population=Population(20, 30))
-    assert OneRun.of(campaign).canaries == 30
+    assert OneRunAudit.of(campaign).canaries == 30
 
 
 def test_averaged_updates_are_refused() -> None:
     campaign = pure(contributors=10, adjacency=Adjacency.REPLACE_ONE)
     with pytest.raises(NotCovered, match="averaged"):
-        OneRun.of(campaign)
+        OneRunAudit.of(campaign)

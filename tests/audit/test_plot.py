@@ -10,7 +10,7 @@ import pytest
 
 from checkins.audit import Attacks, Settings, audit_campaign
 from checkins.audit.bounds import Trials
-from checkins.audit.plot import certified_line, draw_trade_off, trade_off
+from checkins.audit.plot import certified_line, save_trade_off_plot, trade_off_figure
 from checkins.audit.statistics import TradeOffCurve
 from checkins.campaign import Campaign
 from tests.audit.campaigns import REPLACE_ONE, gaussian, pure
@@ -36,7 +36,7 @@ def test_more_pairs_never_allow_more() -> None:
 
 def test_points_count_what_the_scores_say() -> None:
     trials = Trials(np.array([1.0, 2.0, 2.0, 3.0]), np.array([0.0, 1.0, 2.0, 0.0]), "x")
-    curve = TradeOffCurve.over(trials).plus(trials)
+    curve = TradeOffCurve.with_thresholds_of(trials).plus(trials)
     for threshold, told, false_positives in zip(
         curve.thresholds, curve.counts_with, curve.counts_without, strict=True
     ):
@@ -51,13 +51,13 @@ def test_points_count_what_the_scores_say() -> None:
 def test_a_plot_is_drawn(tmp_path: Path, one_run: bool) -> None:
     settings = Settings(one_run=one_run, attacks=Attacks.WORST_CASE, runs=None if one_run else 3000)
     audit = audit_campaign(gaussian(0.5, slots=3, delta=1e-4), settings)
-    draw_trade_off(audit, tmp_path / "picture.png")
+    save_trade_off_plot(audit, tmp_path / "picture.png")
     assert (tmp_path / "picture.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_a_plot_of_few_outcomes_is_drawn(tmp_path: Path) -> None:
     audit = audit_campaign(pure(8.0, slots=2), Settings(runs=500, deltas=(1e-3,)))
-    draw_trade_off(audit, tmp_path / "picture.png")
+    save_trade_off_plot(audit, tmp_path / "picture.png")
     assert (tmp_path / "picture.png").stat().st_size > 10_000
 
 
@@ -71,7 +71,7 @@ def test_a_plot_of_few_outcomes_is_drawn(tmp_path: Path) -> None:
 )
 def test_every_curve_is_named_in_the_legend(campaign: Campaign, sides: tuple[str, str]) -> None:
     settings = Settings(attacks=Attacks.WORST_CASE, runs=20_000, deltas=(1e-3,))
-    figure = trade_off(audit_campaign(campaign, settings))
+    figure = trade_off_figure(audit_campaign(campaign, settings))
     figure.canvas.draw()
     for axes in figure.axes:
         legend = axes.get_legend()

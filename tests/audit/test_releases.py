@@ -9,9 +9,15 @@ import numpy as np
 import pytest
 
 from checkins.accounting import NoiseAt, Population
-from checkins.audit.canaries import AveragedCanary, Canary, ResponseCanary, SumCanary, worst_case
+from checkins.audit.canaries import (
+    AveragedCanary,
+    Canary,
+    ResponseCanary,
+    SumCanary,
+    worst_case_canaries,
+)
 from checkins.audit.releases import (
-    Arrival,
+    CanaryDraws,
     GaussianSum,
     Response,
     ResponseDraws,
@@ -20,7 +26,7 @@ from checkins.audit.releases import (
     SumDraws,
     response_releases,
     response_scores,
-    sum_ratio,
+    sum_log_ratio,
     sum_releases,
 )
 from checkins.campaign import Campaign
@@ -40,14 +46,14 @@ CANARY = "z"  # its receipt is the last of its slot
 class Given:
     """Dice that have fallen: the canary's arrival, its place in the order, what else is drawn."""
 
-    here: bool
+    checks_in: bool
     place: int
     order: int
     dummy: Callable[[int, int], float | np.ndarray]
     noises: Callable[[int], float]
 
     def coin(self, token: str) -> int:
-        return 0 if token != CANARY or self.here else COIN - 1
+        return 0 if token != CANARY or self.checks_in else COIN - 1
 
     def pick(self, token: str, below: int) -> int:
         return self.place if token == CANARY else 0
@@ -119,14 +125,17 @@ SUMS = {
 @pytest.mark.parametrize("name", SUMS)
 def test_sums_of_the_same_draws_are_the_machines_sums(name: str) -> None:
     campaign = SUMS[name]
-    for canary in worst_case(campaign, uses_population=False):
+    for canary in worst_case_canaries(campaign, uses_population=False):
         assert isinstance(canary, SumCanary)
         draws = canary.draw(RUNS, np.random.default_rng(3))
         seen = sum_releases(
-            draws, first=canary.first, other=canary.other, capacity=canary.run.capacity
+            draws,
+            update=canary.update,
+            other_update=canary.other_update,
+            capacity=canary.run.capacity,
         )
         for run in range(RUNS):
-            for half, data in zip(seen, (canary.first, canary.other), strict=True):
+            for half, data in zip(seen, (canary.update, canary.other_update), strict=True):
                 found = machine_sums(campaign, canary, draws, run, data)
                 assert found == pytest.approx(half[run], abs=1e-12)
 
@@ -138,25 +147,27 @@ def machine_sums(
     parameters = canary.run
     warm = 0 if campaign.design.window is None else campaign.design.window - 1
     at_server = campaign.noise_at is NoiseAt.SERVER
-    places = 1 if at_server else parameters.capacity or 1
+    report_count = 1 if at_server else parameters.capacity or 1
 
     def noise(slot: int) -> float:
         inside = 0 <= slot - 1 - warm < parameters.slots
-        return float(draws.noise[run, slot - 1 - warm]) / places if inside else 0.0
+        return float(draws.noise[run, slot - 1 - warm]) / report_count if inside else 0.0
 
-    here = bool(draws.arrival.here[run])
-    place = int(draws.arrival.slot[run])
-    pick = place if here else parameters.drawable_slots - 1  # beyond the end, or the coin says no
-    dice = Given(here, pick, int(draws.order[run]), lambda slot, k: noise(slot), noise)
+    checks_in = bool(draws.canary_draws.checks_in[run])
+    place = int(draws.canary_draws.slot[run])
+    pick = (
+        place if checks_in else parameters.drawable_slots - 1
+    )  # beyond the end, or the coin says no
+    dice = Given(checks_in, pick, int(draws.rank[run]), lambda slot, k: noise(slot), noise)
     others = {
         f"o{slot}-{k}": Participant(1.0, FixedWindow((slot,)))
         for slot in range(warm + 1, warm + 1 + parameters.slots)
-        for k in range(canary.others)
+        for k in range(canary.others_per_slot)
     }
 
     def train(token: str, model: Model) -> Report:
         slot = place + 1 + warm if token == CANARY else int(token[1:].partition("-")[0])
-        update = data if token == CANARY else canary.level
+        update = data if token == CANARY else canary.others_update
         return report((update or 0.0) + (0.0 if at_server else noise(slot)))
 
     rehearsal = rehearsed(campaign, dice, train, others, canary=data is not None)
@@ -177,7 +188,7 @@ def test_outcomes_of_the_same_draws_are_the_machines_outcomes(name: str) -> None
     """A report is the one-hot vector of its outcome, so a slot's sum counts them."""
     campaign = RESPONSES[name]
     generator = np.random.default_rng(4)
-    for canary in worst_case(campaign, uses_population=False):
+    for canary in worst_case_canaries(campaign, uses_population=False):
         assert isinstance(canary, ResponseCanary)
         for _ in range(RUNS // 4):
             check_outcomes(campaign, canary, generator)
@@ -188,8 +199,8 @@ def check_outcomes(
 ) -> None:
     """Every report is drawn by itself; the array code sees only how many there are of each."""
     parameters, response, kinds = canary.run, canary.response, len(canary.response.base)
-    arrival = Arrival.draw(parameters, 1, generator)
-    here, place = bool(arrival.here[0]), int(arrival.slot[0])
+    canary_draws = CanaryDraws.draw(parameters, 1, generator)
+    checks_in, place = bool(canary_draws.checks_in[0]), int(canary_draws.slot[0])
     warm = 0 if campaign.design.window is None else campaign.design.window - 1
     one_hot = np.eye(kinds)
     reports = canary.reports
@@ -212,17 +223,23 @@ def check_outcomes(
             return report(one_hot[outcome if token == CANARY else usual[tokens[token]]])
 
         def dummy(slot: int, k: int, present: bool = present) -> np.ndarray:
-            taken = present and here and slot == place + 1 + warm  # the first place is the canary's
+            taken = (
+                present and checks_in and slot == place + 1 + warm
+            )  # the first place is the canary's
             at = (slot - 1 - warm) * (parameters.capacity or 1) + k + taken
             return one_hot[usual[at]] if 0 <= at < reports else one_hot[0]
 
-        pick = place if here else parameters.drawable_slots - 1
-        dice = Given(here, pick, 0, dummy, lambda slot: 0.0)
+        pick = place if checks_in else parameters.drawable_slots - 1
+        dice = Given(checks_in, pick, 0, dummy, lambda slot: 0.0)
         rehearsal = rehearsed(campaign, dice, train, others, canary=present, dimension=kinds)
         seen.append(totals_of_all(rehearsal, campaign, parameters).sum(axis=0))
     rest = np.bincount(np.delete(usual, stands_for), minlength=kinds)[:, np.newaxis]
     draws = ResponseDraws(
-        arrival.here, rest, np.array([usual[stands_for]]), np.array([own[0]]), np.array([own[1]])
+        canary_draws.checks_in,
+        rest,
+        np.array([usual[stands_for]]),
+        np.array([own[0]]),
+        np.array([own[1]]),
     )
     for counts, machines in zip(response_releases(draws), seen, strict=True):
         assert counts[:, 0].tolist() == machines.tolist()
@@ -259,7 +276,7 @@ def every_canary() -> list[tuple[str, Canary]]:
     return [
         (f"{name}: {canary.name}", canary)
         for name, campaign in campaigns.items()
-        for canary in worst_case(campaign, uses_population=name == "declared")
+        for canary in worst_case_canaries(campaign, uses_population=name == "declared")
     ]
 
 
@@ -278,7 +295,7 @@ def test_a_score_is_the_likelihood_ratio(name: str) -> None:
     inside = (trials.scores_without >= low) & (trials.scores_without <= high)
     weighted = np.where(inside, np.exp(np.where(inside, trials.scores_without, 0.0)), 0.0)
     told = (trials.scores_with >= low) & (trials.scores_with <= high)
-    runs = trials.fewest
+    runs = trials.fewest_runs
     spread = np.sqrt((weighted.var() + told.var() + 2e-9) / runs)
     assert abs(weighted.mean() - told.mean()) < 7 * spread
 
@@ -299,7 +316,7 @@ def test_the_ratio_of_sums_is_that_of_the_densities() -> None:
         moved[slot] += shift[slot]
         there = norm.pdf(sums, moved, deviation).prod(axis=1)
         present += 0.6 / 3 * (chance[slot] * there + (1 - chance[slot]) * missing)
-    found = sum_ratio(sums, loads, GaussianSum(deviation), 1.0, parameters)
+    found = sum_log_ratio(sums, loads, GaussianSum(deviation), 1.0, parameters)
     assert found == pytest.approx(np.log(present / missing))
 
 
@@ -307,21 +324,23 @@ def test_the_ratio_of_outcomes_is_that_of_their_probabilities() -> None:
     """All outcomes of three slots of two places each, one by one."""
     import itertools
 
-    first, base, reach = (0.7, 0.2, 0.1), (0.2, 0.3, 0.5), 0.8
+    first, base, check_in_probability = (0.7, 0.2, 0.1), (0.2, 0.3, 0.5), 0.8
     response = Response(first, base, base)
     for reports in itertools.product(range(3), repeat=6):
         missing = np.prod([base[one] for one in reports])
         slots = [reports[:2], reports[2:4], reports[4:]]
         ratios = [np.mean([first[one] / base[one] for one in slot]) for slot in slots]
-        present = missing * (1 - reach + reach * np.mean(ratios))
+        present = missing * (1 - check_in_probability + check_in_probability * np.mean(ratios))
         counts = np.bincount(reports, minlength=3)[:, np.newaxis]
-        assert response_scores(counts, response, reach) == pytest.approx(np.log(present / missing))
+        assert response_scores(counts, response, check_in_probability) == pytest.approx(
+            np.log(present / missing)
+        )
 
 
 def test_two_threads_and_one_see_the_same_runs() -> None:
     from checkins.audit.runner import RunBudget, run_attack
 
-    [canary] = worst_case(gaussian(1.0, slots=4), uses_population=False)
+    [canary] = worst_case_canaries(gaussian(1.0, slots=4), uses_population=False)
     found = [
         run_attack(
             canary,

@@ -9,22 +9,28 @@ from hypothesis import strategies as st
 
 from checkins.accounting import Adjacency, NoiseAt, certify
 from checkins.accounting.exact.pure import PureCampaign, ThreePointSum, attained
-from checkins.audit.bounds import CHOOSING, Direction
-from checkins.audit.canaries import Canary, worst_case
+from checkins.audit.bounds import CHOOSING_SHARE, Direction
+from checkins.audit.canaries import Canary, worst_case_canaries
 from checkins.audit.runner import RunBudget, run_attack
-from checkins.audit.statistics import TradeOffCurve, epsilon_of, exact_rates, rates_of, runs_needed
+from checkins.audit.statistics import (
+    TradeOffCurve,
+    exact_epsilon,
+    exact_rates,
+    rates_from_outcomes,
+    runs_needed,
+)
 from checkins.campaign import Campaign
 from tests.audit.campaigns import ADD_REMOVE, REPLACE_ONE, gaussian, pure
 
 
 def canaries(campaign: Campaign) -> dict[str, Canary]:
-    return {one.name: one for one in worst_case(campaign, uses_population=False)}
+    return {one.name: one for one in worst_case_canaries(campaign, uses_population=False)}
 
 
 def exact(canary: Canary, delta: float) -> float:
     rates = exact_rates(canary)
     assert rates is not None
-    return epsilon_of(rates, delta)
+    return exact_epsilon(rates, delta)
 
 
 @given(
@@ -137,12 +143,12 @@ def test_the_needed_runs_are_enough_and_a_tenth_is_not() -> None:
     canary = canaries(pure(2.0, slots=10, participation=0.5))["binary response"]
     rates = exact_rates(canary)
     assert rates is not None
-    target = 0.8 * epsilon_of(rates, 1e-3)
+    target = 0.8 * exact_epsilon(rates, 1e-3)
     needed = runs_needed(rates, delta=1e-3, epsilon=target, failure=5e-5)
     assert needed is not None
 
     def measured(times: float) -> float:
-        runs = int(times * needed / (1 - CHOOSING))
+        runs = int(times * needed / (1 - CHOOSING_SHARE))
         budget = RunBudget(seconds=60.0, runs=runs, seed=(3, 0))
         found = run_attack(canary, deltas=[1e-3], failure=1e-4, budget=budget)
         return max(bound.epsilon for bound in found.bounds)
@@ -153,13 +159,13 @@ def test_the_needed_runs_are_enough_and_a_tenth_is_not() -> None:
 def test_no_number_of_runs_measures_more_than_the_exact_epsilon() -> None:
     rates = exact_rates(canaries(pure(2.0))["binary response"])
     assert rates is not None
-    top = epsilon_of(rates, 1e-3)
+    top = exact_epsilon(rates, 1e-3)
     assert runs_needed(rates, delta=1e-3, epsilon=top * 1.01, failure=1e-4) is None
     assert runs_needed((), delta=1e-3, epsilon=0.1, failure=1e-4) is None
 
 
 def test_an_outcome_of_one_side_only_comes_first() -> None:
-    remove, add = rates_of(np.array([0.5, 0.5, 0.0]), np.array([0.0, 0.5, 0.5]))
+    remove, add = rates_from_outcomes(np.array([0.5, 0.5, 0.0]), np.array([0.0, 0.5, 0.5]))
     assert remove.likely[0] == 0.5
     assert remove.unlikely[0] == 0.0
     assert add.likely[0] == 0.5
@@ -171,7 +177,7 @@ def test_observed_rates_are_those_of_the_distribution() -> None:
     seen = TradeOffCurve.rates(canary.trials(300_000, np.random.default_rng(1)))
     known = exact_rates(canary)
     assert known is not None
-    assert epsilon_of(seen, 1e-3) == pytest.approx(epsilon_of(known, 1e-3), rel=0.05)
+    assert exact_epsilon(seen, 1e-3) == pytest.approx(exact_epsilon(known, 1e-3), rel=0.05)
 
 
 @pytest.mark.parametrize("adjacency", Adjacency)

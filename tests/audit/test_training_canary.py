@@ -81,7 +81,7 @@ def test_the_canary_shows_in_its_runs_where_there_is_hardly_any_noise(folder: Pa
     """
     found = canary(folder, *QUIET)
     trials = found.trials(300, np.random.default_rng(2))
-    first, second = found._seats(300, np.random.default_rng(2))  # the same draws
+    first, second = found._clients_of_slots(300, np.random.default_rng(2))  # the same draws
     there = (first != second).any(axis=(1, 2))
     assert 100 < there.sum() < 200
     assert np.array_equal(trials.scores_with[~there], trials.scores_without[~there])
@@ -119,19 +119,19 @@ def test_what_it_measures_is_below_what_is_certified(folder: Path) -> None:
 )
 def test_every_kind_of_training_is_scored(folder: Path, changes: list[tuple[str, str]]) -> None:
     trials = canary(folder, *changes).trials(20, np.random.default_rng(4))
-    assert trials.fewest == 20
+    assert trials.fewest_runs == 20
     assert np.isfinite(trials.scores_with).all()
     assert np.ptp(trials.scores_with) > 0.0
 
 
 def test_no_client_has_two_seats_and_the_canary_displaces_one(folder: Path) -> None:
     found = canary(folder, ("capacity = 20", "capacity = 3"))
-    first, second = found._seats(200, np.random.default_rng(6))
+    first, second = found._clients_of_slots(200, np.random.default_rng(6))
     for run in range(200):
         for seats in (first[run], second[run]):
             sitting = seats[seats >= 0]
             assert len(set(sitting.tolist())) == sitting.size
-            assert found._client not in sitting
+            assert found._canary_client not in sitting
         there = np.argwhere(first[run] == 60)
         assert len(there) <= 1
         assert not (second[run] == 60).any()

@@ -1,8 +1,10 @@
 """The scenario of an audit of the state machines, and the scores that an adversary computes.
 
-A larger score is evidence that the canary took part. The first score is the likelihood ratio of all
-releases, which is the best score if the implementation is correct. The other scores detect
-implementation errors: missing noise, a predictable slot, or information that must not be released.
+The audit runs a campaign many times with one client, the canary, and many times without it. Each
+score is computed from one run, and a larger score is evidence that the canary took part. The first
+score is the likelihood ratio of all releases, which is the best score if the implementation is
+correct. The other scores detect implementation errors: missing noise, a predictable slot, or
+information that must not be released.
 """
 
 from __future__ import annotations
@@ -26,84 +28,97 @@ from checkins.randomizers import DeviceSampler, Gaussian, Randomizer
 
 Update = NDArray[np.float64]
 
-EXCESS = 3.0
-"""Length of the canary's update in units of the clip. A correct device clips it to 1."""
+UNCLIPPED_NORM = 3.0
+"""Norm of the canary's update, in units of the clip norm. A correct device clips it to 1."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Scenario:
     """The canary's two updates, and the other devices.
 
-    Updates are along the last coordinate, in units of the clip. ``with_`` is the canary's update in
-    one half of the runs and ``without`` its update in the other half. It is None if the canary does
-    not take part in that half (add-remove). ``others`` devices check in to every slot. Their
-    clipped update is −1, and the adversary knows their slots. ``strangers`` devices draw their own
-    slots and have the update 0.
+    Updates are along the last coordinate, in units of the clip norm. The canary has the update
+    ``update_with`` in half of the runs. In the other half it has ``update_without`` (replace-one),
+    or is missing if ``update_without`` is None (add/remove). ``others_per_slot`` other devices with
+    the clipped update −1 check in to every slot, and the adversary knows their slots.
+    ``random_others`` more devices with the update 0 draw their slots at random.
     """
 
     name: str
-    with_: float = EXCESS
-    without: float | None = None
-    others: int = 0
-    strangers: int = 0
+    update_with: float = UNCLIPPED_NORM
+    update_without: float | None = None
+    others_per_slot: int = 0
+    random_others: int = 0
 
 
 def scenarios_for(campaign: Campaign) -> tuple[Scenario, ...]:
-    """Return the worst scenarios for a campaign.
+    """Return the scenarios in which a campaign leaks most.
 
-    The canary is alone, or in full slots if slots have a capacity. If the campaign declares a
-    population, the canary is among that many devices.
+    If the campaign declares a population, there is one scenario, with the smallest declared number
+    of clients. Otherwise the canary is the only client. If slots have a capacity, there is a second
+    scenario, in which other clients fill every slot.
     """
     design = campaign.design
-    replaced = campaign.budget.adjacency is Adjacency.REPLACE_ONE
-    other_data = -EXCESS if replaced else None
+    is_replace_one = campaign.budget.adjacency is Adjacency.REPLACE_ONE
+    update_without = -UNCLIPPED_NORM if is_replace_one else None
     if design.population is not None:
-        strangers = design.population.fewest - 1
-        return (Scenario("among others", EXCESS, other_data, strangers=strangers),)
-    scenes = [Scenario("alone among dummies", EXCESS, other_data)]
+        others = design.population.fewest - 1
+        return (Scenario("among others", UNCLIPPED_NORM, update_without, random_others=others),)
+    scenarios = [Scenario("alone among dummies", UNCLIPPED_NORM, update_without)]
     if design.capacity is not None:
-        scenes.append(Scenario("in full slots", EXCESS, other_data, others=design.capacity))
-    return tuple(scenes)
+        full = design.capacity
+        scenarios.append(
+            Scenario("in full slots", UNCLIPPED_NORM, update_without, others_per_slot=full)
+        )
+    return tuple(scenarios)
 
 
-def update_of(clips: float, sampler: DeviceSampler) -> Update:
-    """Return an update of ``clips`` times the clip along the last coordinate."""
+def last_axis_update(length: float, sampler: DeviceSampler) -> Update:
+    """Return an update of ``length`` times the clip norm along the last coordinate."""
     update = np.zeros(sampler.dimension)
-    update[-1] = clips * sampler.randomizer.clip  # type: ignore[union-attr]
+    update[-1] = length * sampler.randomizer.clip  # type: ignore[union-attr]
     return update
 
 
-def wake_of(campaign: Campaign) -> int:
-    """Return the first slot at which a device can wake so that its window is after the warm-up."""
+def wake_slot_of(campaign: Campaign) -> int:
+    """Return the slot at which all devices wake and draw.
+
+    With sliding windows, the server releases nothing in the first window − 1 slots, so devices wake
+    after these slots.
+    """
     return campaign.design.window or 1
 
 
-def neighbours(scenario: Scenario, campaign: Campaign) -> dict[str, tuple[Participant, float]]:
-    """Return all devices except the canary, with their updates in units of the clip."""
+def other_devices(scenario: Scenario, campaign: Campaign) -> dict[str, tuple[Participant, float]]:
+    """Return all devices but the canary by token, with updates in units of the clip norm."""
     design = campaign.design
-    known = {
-        f"other-{slot}-{index}": (Participant(1.0, FixedWindow((slot,))), -EXCESS)
+    in_every_slot = {
+        f"other-{slot}-{index}": (Participant(1.0, FixedWindow((slot,))), -UNCLIPPED_NORM)
         for slot in range(1, design.slots + 1)
-        for index in range(scenario.others)
+        for index in range(scenario.others_per_slot)
     }
     window = SlidingWindow(design.window) if design.window else FixedWindow.whole(design.slots)
-    unknown = {
-        f"stranger-{index}": (Participant(design.participation, window), 0.0)
-        for index in range(scenario.strangers)
+    in_random_slots = {
+        f"random-other-{index}": (Participant(design.participation, window), 0.0)
+        for index in range(scenario.random_others)
     }
-    return known | unknown
+    return in_every_slot | in_random_slots
 
 
 AttackScores = dict[str, float]
 """The scores of one run, by the name of the attack."""
+EntriesOfSlots = dict[int, list[float]]
+"""For each slot, the last entries of its sums, in units of the clip norm."""
 
-LIKELIHOOD = "likelihood ratio"
+LIKELIHOOD_RATIO = "likelihood ratio"
+"""Name of the attack that scores a run by the likelihood ratio of its releases."""
 
 
-def noise_ratio(randomizer: Randomizer, reports: int, sums: Sequence[float], shift: float) -> float:
-    """Return the log-likelihood ratio of sums with the mean ``shift`` and with the mean 0.
+def log_likelihood_ratio(
+    randomizer: Randomizer, reports: int, sums: Sequence[float], shift: float
+) -> float:
+    """Return log(p/q) of ``sums``, where p is their density with mean ``shift``, and q with mean 0.
 
-    The noise of a sum is that of ``reports`` reports. Everything is in units of the clip.
+    Every sum has the noise of ``reports`` reports. Sums and shift are in units of the clip norm.
     """
     noise: Noise
     if isinstance(randomizer, Gaussian):
@@ -126,105 +141,115 @@ class Adversary:
     """The number of reports with noise in the sum of a slot."""
 
     @cached_property
-    def _update(self) -> ModelUpdate:
+    def _model_update(self) -> ModelUpdate:
         return ModelUpdate.of(self.campaign)
 
-    def releases(self, observed: Observations) -> AttackScores:
+    def release_scores(self, observed: Observations) -> AttackScores:
         """Return scores computed from all released models."""
         sums = self._sums(observed)
-        clips = {
-            slot: [float(one[-1]) + self.scenario.others for one in some]
-            for slot, some in sums.items()
+        last_entries = {  # the known updates of the other devices, −1 each, are subtracted
+            slot: [float(vector[-1]) + self.scenario.others_per_slot for vector in vectors]
+            for slot, vectors in sums.items()
         }
-        flat = [y for some in clips.values() for y in some] or [0.0]
-        first, last = (min(clips), max(clips)) if clips else (0, 0)
-        quiet = sum(not np.any(one) for some in sums.values() for one in some)
+        all_entries = [entry for entries in last_entries.values() for entry in entries] or [0.0]
+        first, last = (min(last_entries), max(last_entries)) if last_entries else (0, 0)
+        zero_sums = sum(not np.any(vector) for vectors in sums.values() for vector in vectors)
         return {
-            LIKELIHOOD: self._likelihood(clips, observed),
-            "largest sum": max(flat),
-            "smallest sum": min(flat),
-            "all sums together": math.fsum(flat),
-            "loudness": math.fsum(y * y for y in flat),
-            "first slot": math.fsum(clips.get(first, [])),
-            "last slot": math.fsum(clips.get(last, [])),
-            "slots that moved": float(len(flat) - quiet),
+            LIKELIHOOD_RATIO: self._canary_log_ratio(last_entries, observed),
+            "largest sum": max(all_entries),
+            "smallest sum": min(all_entries),
+            "all sums together": math.fsum(all_entries),
+            "sum of squares": math.fsum(entry * entry for entry in all_entries),
+            "first slot": math.fsum(last_entries.get(first, [])),
+            "last slot": math.fsum(last_entries.get(last, [])),
+            "sums that are not zero": float(len(all_entries) - zero_sums),
         }
 
-    def ledger(self, observed: Observations) -> AttackScores:
-        """Return scores computed from the ledger's counts."""
+    def ledger_scores(self, observed: Observations) -> AttackScores:
+        """Return the sum of the report counts in the ledger, or −1 if the ledger has no counts."""
         counts = [count for _, count in observed.closings if count is not None]
         return {"counts in the ledger": float(sum(counts)) if counts else -1.0}
 
-    def disks(self, observed: Observations) -> AttackScores:
-        """Return scores computed from what the disks contain after the campaign."""
+    def disk_scores(self, observed: Observations) -> AttackScores:
+        """Return scores of what the disks of server and device contain after the campaign."""
         slot, device = observed.server_disk.slot, observed.device_disk
         report = None if device is None else device.report
-        value = 0.0 if report is None else float(report.values[-1]) * self._unit
+        value = 0.0 if report is None else float(report.values[-1]) * self._grid_step
         return {
             "server's disk": float(slot is not None and CANARY in slot.waiting),
             "device's disk": value,
         }
 
     @property
-    def _unit(self) -> float:
+    def _grid_step(self) -> float:
+        """The grid step of reports, in units of the clip norm."""
         grid, clip = self.campaign.randomizer.grid, self.campaign.randomizer.clip
         return (grid or 1.0) / (clip or 1.0)
 
     def _sums(self, observed: Observations) -> dict[int, list[NDArray[np.float64]]]:
-        """Return the sums of each slot in units of the clip, computed from the released models.
+        """Return the sums of each slot in units of the clip norm, from the released models.
 
         A slot has one sum for each distinct model that was released for it. A correct server
-        releases one.
+        releases one model per slot.
         """
         counts = dict(observed.closings)
-        before, sums = observed.start, dict[int, list[NDArray[np.float64]]]()
-        base, step = before, self._update.rate * self._update.unit / self._unit
+        latest_model, sums = observed.start_model, dict[int, list[NDArray[np.float64]]]()
+        model_before = latest_model
+        step = self._model_update.rate * self._model_update.unit / self._grid_step
         released: dict[int, set[bytes]] = {}
         for slot, model in observed.releases:
             if slot not in sums:
-                base, sums[slot], released[slot] = before, [], set()
-            before = model
+                model_before, sums[slot], released[slot] = latest_model, [], set()
+            latest_model = model
             if model.tobytes() not in released[slot]:
                 released[slot].add(model.tobytes())
-                sums[slot].append((base - model) * ((counts.get(slot) or 1) / step))
+                sums[slot].append((model_before - model) * ((counts.get(slot) or 1) / step))
         return sums
 
-    def _likelihood(self, clips: dict[int, list[float]], observed: Observations) -> float:
-        """Return the log-likelihood ratio. See docs/theory/one-likelihood-ratio.md."""
+    def _canary_log_ratio(self, last_entries: EntriesOfSlots, observed: Observations) -> float:
+        """Return the log-likelihood ratio of the runs with the canary and without it."""
         scenario = self.scenario
-        ratio = self._log_f(clips, _clipped(scenario.with_), observed)
-        if scenario.without is None:
+        ratio = self._log_ratio_to_missing(last_entries, _clipped(scenario.update_with), observed)
+        if scenario.update_without is None:
             return ratio
-        return ratio - self._log_f(clips, _clipped(scenario.without), observed)
+        other = _clipped(scenario.update_without)
+        return ratio - self._log_ratio_to_missing(last_entries, other, observed)
 
-    def _log_f(self, clips: dict[int, list[float]], data: float, observed: Observations) -> float:
+    def _log_ratio_to_missing(
+        self, last_entries: EntriesOfSlots, update: float, observed: Observations
+    ) -> float:
+        """Return the log-likelihood ratio of a canary with this update and a missing canary.
+
+        Theorem:     docs/theory/one-likelihood-ratio.md.
+        """
         scenario, participation = self.scenario, self.campaign.design.participation
-        if scenario.strangers:
-            return self._log_average(clips, data, dict(observed.closings))
-        shift = data + (1.0 if scenario.others else 0.0)
-        used = scenario.others / (scenario.others + 1.0) if scenario.others else 1.0
+        if scenario.random_others:
+            return self._log_ratio_of_averages(last_entries, update, dict(observed.closings))
+        others = scenario.others_per_slot
+        shift = update + (1.0 if others else 0.0)  # the canary displaces an update of −1
+        choice_probability = others / (others + 1.0) if others else 1.0
         terms = [math.log1p(-participation)] if participation < 1.0 else []
-        share = participation / len(self.slots)
+        slot_probability = participation / len(self.slots)
         for slot in self.slots:
-            sums = clips.get(slot, ())
-            ratio = noise_ratio(self.randomizer, self.reports, sums, shift)
-            terms.append(math.log(share * used) + ratio)
-            if used < 1.0:
-                terms.append(math.log(share * (1.0 - used)))
+            sums = last_entries.get(slot, ())
+            ratio = log_likelihood_ratio(self.randomizer, self.reports, sums, shift)
+            terms.append(math.log(slot_probability * choice_probability) + ratio)
+            if choice_probability < 1.0:
+                terms.append(math.log(slot_probability * (1.0 - choice_probability)))
         return float(np.logaddexp.reduce(terms))
 
-    def _log_average(
-        self, clips: dict[int, list[float]], data: float, counts: dict[int, int | None]
+    def _log_ratio_of_averages(
+        self, last_entries: EntriesOfSlots, update: float, counts: dict[int, int | None]
     ) -> float:
-        """Return log f of averaged updates, where each slot is weighted by its reports."""
+        """Return the same ratio for averaged updates, each slot weighted by its reports."""
         terms = [
-            math.log(count) + noise_ratio(self.randomizer, count, some, data)
-            for slot, some in clips.items()
+            math.log(count) + log_likelihood_ratio(self.randomizer, count, sums, update)
+            for slot, sums in last_entries.items()
             if (count := counts.get(slot) or 0) > 0
         ]
         return float(np.logaddexp.reduce(terms)) if terms else 0.0
 
 
-def _clipped(clips: float) -> float:
-    """Return the length after clipping, in units of the clip. The sign is kept."""
-    return math.copysign(min(abs(clips), 1.0), clips)
+def _clipped(length: float) -> float:
+    """Return a signed length after clipping. Lengths are in units of the clip norm."""
+    return math.copysign(min(abs(length), 1.0), length)

@@ -8,9 +8,9 @@ Pr_P[E] <= e^ε Pr_Q[E] + δ. So
     ε >= log( (P_low − δ) / Q_high ),
 
 where P_low is the lower end of the Clopper-Pearson interval of Pr_P[E], and Q_high the upper end of
-that of Pr_Q[E]. The events are chosen on one part of the runs and counted on the rest. All interval
-ends share the failure probability equally (Bonferroni), so that all bounds hold simultaneously at
-the stated confidence.
+the interval of Pr_Q[E]. The events are chosen on one part of the runs and counted on the rest. All
+interval ends share the failure probability equally (Bonferroni), so that all bounds hold
+simultaneously at the stated confidence.
 
 Theorem:     [CP34]; [KOV17, Thm 2.1] for the region of (ε, δ)-DP tests.
 Rounding:    down.
@@ -39,14 +39,15 @@ class Trials:
     """Scores of independent runs. A larger score is evidence that the canary took part.
 
     For replace-one, ``scores_with`` belong to the canary's first data set and ``scores_without`` to
-    its other data set. Any score gives a valid bound, but a poor score gives a weak bound. A score
-    may be infinite.
+    its other data set. ``statistic`` says how the scores were computed, and ``engine`` how the runs
+    were made. Any score gives a valid bound, but a poor score gives a weak bound. A score may be
+    infinite.
     """
 
     scores_with: Scores
     scores_without: Scores
     canary: str
-    """Name of the client that took part in the runs of ``scores_with``."""
+    """Name of the canary, which took part in the runs of ``scores_with``."""
     statistic: str = "likelihood ratio of all releases"
     engine: str = "compiled"
 
@@ -54,7 +55,7 @@ class Trials:
         for name in ("scores_with", "scores_without"):
             scores = np.asarray(getattr(self, name))
             if scores.ndim != 1 or not np.issubdtype(scores.dtype, np.number):
-                raise InvalidValue(name, scores.shape, "must be one axis of numbers")
+                raise InvalidValue(name, scores.shape, "must be an array of numbers with one axis")
             if not np.issubdtype(scores.dtype, np.floating):
                 scores = scores.astype(np.float64)
             if np.isnan(scores).any():
@@ -62,7 +63,7 @@ class Trials:
             object.__setattr__(self, name, scores)
 
     @property
-    def fewest(self) -> int:
+    def fewest_runs(self) -> int:
         """The number of runs with the canary or without it, whichever is smaller."""
         return min(self.scores_with.size, self.scores_without.size)
 
@@ -75,16 +76,16 @@ class Trials:
             np.split(scores, [int(scores.size * share)])
             for scores in (self.scores_with, self.scores_without)
         )
-        named = (self.canary, self.statistic, self.engine)
-        return Trials(first_with, first_without, *named), Trials(rest_with, rest_without, *named)
+        labels = (self.canary, self.statistic, self.engine)
+        return Trials(first_with, first_without, *labels), Trials(rest_with, rest_without, *labels)
 
 
-CHOOSING = 0.25
-"""Share of the runs on which events are chosen. The events are not counted on these runs."""
+CHOOSING_SHARE = 0.25
+"""Share of the runs that are used to choose events. Only the other runs count the events."""
 MIN_RUNS = 8
 """Smallest number of runs with the canary, and without it, from which an event is chosen."""
-_ULPS = 1e-9
-_GROWTH = 1.02
+_ROUNDING_MARGIN = 1e-9  # more than the relative rounding error of an interval end
+_RANK_RATIO = 1.02  # ratio of the ranks of neighbouring candidate thresholds
 
 FloatArray = NDArray[np.float64]
 
@@ -105,7 +106,7 @@ class Direction(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """The event score >= ``threshold`` for ``REMOVE``, or score <= ``threshold`` for ``ADD``."""
+    """The event that the score is at least (``REMOVE``) or at most (``ADD``) the threshold."""
 
     direction: Direction
     threshold: float
@@ -113,16 +114,17 @@ class Event:
     """The delta for which the event was chosen."""
 
     def count(self, scores: Scores) -> int:
+        """Return the number of runs in which the event happened."""
         remove = self.direction is Direction.REMOVE
-        inside = scores >= self.threshold if remove else scores <= self.threshold
-        return int(np.count_nonzero(inside))
+        happened = scores >= self.threshold if remove else scores <= self.threshold
+        return int(np.count_nonzero(happened))
 
 
 @dataclass(frozen=True, slots=True)
 class Counts:
     """How often an event happened in runs of P (true positives) and of Q (false positives).
 
-    These runs are not the ones on which the event was chosen.
+    The event was chosen on other runs.
     """
 
     event: Event
@@ -145,10 +147,10 @@ class Counts:
 
     def bound(self, *, failure: float) -> MeasuredBound:
         """Return the bound that is false with probability at most ``failure``."""
-        low = lower_end(self.true_positives, self.positive_runs, failure=failure / 2)
-        high = upper_end(self.false_positives, self.negative_runs, failure=failure / 2)
+        low = interval_low(self.true_positives, self.positive_runs, failure=failure / 2)
+        high = interval_high(self.false_positives, self.negative_runs, failure=failure / 2)
         return MeasuredBound(
-            epsilon=_epsilon(low, high, self.event.delta),
+            epsilon=_epsilon_bound(low, high, self.event.delta),
             delta=self.event.delta,
             direction=self.event.direction,
             canary=self.canary,
@@ -167,7 +169,7 @@ class MeasuredBound:
     """A lower bound on epsilon at ``delta``, and the counts that prove it.
 
     The event happened in ``true_positives`` of ``positive_runs`` runs of P, and in
-    ``false_positives`` of ``negative_runs`` runs of Q. ``epsilon`` is 0 if they prove nothing.
+    ``false_positives`` of ``negative_runs`` runs of Q. ``epsilon`` is 0 if this proves nothing.
     """
 
     epsilon: float
@@ -184,7 +186,7 @@ class MeasuredBound:
 
     def at(self, delta: float) -> MeasuredBound:
         """Return the bound from the same counts at another delta."""
-        epsilon = _epsilon(self.true_positive_rate_low, self.false_positive_rate_high, delta)
+        epsilon = _epsilon_bound(self.true_positive_rate_low, self.false_positive_rate_high, delta)
         return replace(self, delta=delta, epsilon=epsilon)
 
     def as_dict(self) -> dict[str, object]:
@@ -206,26 +208,26 @@ class MeasuredBound:
 def lower_bounds(
     trials: Trials | Sequence[Trials], *, deltas: Sequence[float], confidence: float
 ) -> list[MeasuredBound]:
-    """Return the best lower bound at each delta. All hold simultaneously with ``confidence``.
+    """Return the best lower bound at each delta. Together they hold with ``confidence``.
 
     >>> same = Trials(np.zeros(1000), np.zeros(1000), "none")
     >>> [bound.epsilon for bound in lower_bounds(same, deltas=[1e-6], confidence=0.99)]
     [0.0]
     """
-    every = (trials,) if isinstance(trials, Trials) else tuple(trials)
+    all_trials = (trials,) if isinstance(trials, Trials) else tuple(trials)
     validate.open_unit(confidence=confidence)
     if not deltas:
         raise InvalidValue("deltas", deltas, "must name at least one delta")
     for delta in deltas:
         validate.open_unit(delta=delta)
-    tests = len(every) * len(deltas) * len(Direction)
-    failure = (1.0 - confidence) / tests
-    found: list[MeasuredBound] = []
-    for one in every:
-        chosen_on, fresh = one.split(CHOOSING)
-        events = choose(chosen_on, deltas=deltas, failure=failure, fresh=fresh.fewest)
-        found += (Counts(event, one.canary).plus(fresh).bound(failure=failure) for event in events)
-    return best_of_each(found, deltas)
+    event_count = len(all_trials) * len(deltas) * len(Direction)
+    failure = (1.0 - confidence) / event_count
+    bounds: list[MeasuredBound] = []
+    for part in all_trials:
+        first, rest = part.split(CHOOSING_SHARE)
+        events = choose_events(first, deltas=deltas, failure=failure, counted_runs=rest.fewest_runs)
+        bounds += (Counts(event, part.canary).plus(rest).bound(failure=failure) for event in events)
+    return best_at_each_delta(bounds, deltas)
 
 
 class Bound(Protocol):
@@ -246,98 +248,102 @@ class Bound(Protocol):
 AnyBound = TypeVar("AnyBound", bound=Bound)
 
 
-def best_of_each(found: Sequence[AnyBound], deltas: Sequence[float]) -> list[AnyBound]:
+def best_at_each_delta(bounds: Sequence[AnyBound], deltas: Sequence[float]) -> list[AnyBound]:
     """Return the largest bound at each delta.
 
-    A bound of another delta may be the largest, because interval ends do not depend on delta.
+    Every bound is evaluated at every delta. An event that was chosen for one delta may give the
+    largest bound at another delta.
     """
     return [
-        max((bound.at(delta) for bound in found), key=lambda bound: bound.epsilon)
+        max((bound.at(delta) for bound in bounds), key=lambda bound: bound.epsilon)
         for delta in deltas
     ]
 
 
-def choose(
-    trials: Trials, *, deltas: Sequence[float], failure: float, fresh: int
+def choose_events(
+    trials: Trials, *, deltas: Sequence[float], failure: float, counted_runs: int
 ) -> tuple[Event, ...]:
     """Return, for each delta and direction, the event with the largest expected bound.
 
-    ``fresh`` is the number of runs on which the events will be counted. If there are fewer than
-    ``MIN_RUNS`` runs, the returned event never happens, and its bound will be 0.
+    ``counted_runs`` is the number of runs on which the events will be counted later, and
+    ``failure`` the probability with which each bound may be false. If ``trials`` have fewer than
+    ``MIN_RUNS`` runs, the returned events never happen, and their bounds will be 0.
     """
     events: list[Event] = []
     for direction in Direction:
-        signed = 1.0 if direction is Direction.REMOVE else -1.0
+        sign = 1.0 if direction is Direction.REMOVE else -1.0
         likely, unlikely = (
-            np.sort(signed * scores.astype(np.float64)) for scores in direction.scores(trials)
+            np.sort(sign * scores.astype(np.float64)) for scores in direction.scores(trials)
         )
-        if min(likely.size, unlikely.size) < MIN_RUNS or fresh < 1:
-            events += (Event(direction, signed * math.inf, delta) for delta in deltas)
+        if min(likely.size, unlikely.size) < MIN_RUNS or counted_runs < 1:
+            events += (Event(direction, sign * math.inf, delta) for delta in deltas)
             continue
-        places = _candidates(likely, unlikely)
-        low, high = _expected_ends(places, likely, unlikely, failure=failure, fresh=fresh)
+        thresholds = _candidate_thresholds(likely, unlikely)
+        low, high = _expected_ends(thresholds, likely, unlikely, failure=failure, runs=counted_runs)
         for delta in deltas:
-            gain = np.log(np.maximum(low - delta, 1e-300)) - np.log(high)
-            place = float(places[int(np.argmax(gain))])
-            events.append(Event(direction, signed * place, delta))
+            expected_bounds = np.log(np.maximum(low - delta, 1e-300)) - np.log(high)
+            best_threshold = float(thresholds[int(np.argmax(expected_bounds))])
+            events.append(Event(direction, sign * best_threshold, delta))
     return tuple(events)
 
 
-def _candidates(likely: FloatArray, unlikely: FloatArray) -> FloatArray:
-    """Return candidate thresholds: scores of both kinds of runs, more densely in the tails."""
-    found = []
+def _candidate_thresholds(likely: FloatArray, unlikely: FloatArray) -> FloatArray:
+    """Return candidate thresholds: scores of runs of P and of Q, more densely in the tails."""
+    candidates = []
     for scores in (likely, unlikely):
-        steps = math.log(scores.size) / math.log(_GROWTH)
-        ranks = np.unique(np.floor(_GROWTH ** np.arange(0.0, steps))).astype(np.int64)
+        steps = math.log(scores.size) / math.log(_RANK_RATIO)
+        ranks = np.unique(np.floor(_RANK_RATIO ** np.arange(0.0, steps))).astype(np.int64)
         ranks = np.minimum(ranks, scores.size)
-        found += [scores[scores.size - ranks], scores[ranks - 1]]
-    above = np.nextafter(found[2], math.inf)  # just above the scores of Q
-    return np.unique(np.concatenate([*found, above]))
+        candidates += [scores[scores.size - ranks], scores[ranks - 1]]
+    above = np.nextafter(candidates[2], math.inf)  # just above the scores of Q
+    return np.unique(np.concatenate([*candidates, above]))
 
 
 def _expected_ends(
-    places: FloatArray, likely: FloatArray, unlikely: FloatArray, *, failure: float, fresh: int
+    thresholds: FloatArray, likely: FloatArray, unlikely: FloatArray, *, failure: float, runs: int
 ) -> tuple[FloatArray, FloatArray]:
-    """Return the interval ends that ``fresh`` runs would have at the observed rates.
+    """Return, for each threshold, the P_low and Q_high that are expected from ``runs`` runs.
 
     Half a run is added to the false positives, so that no rate is estimated as 0.
     """
-    true_positives = np.asarray(likely.size - np.searchsorted(likely, places), dtype=np.float64)
-    true_positives *= fresh / likely.size
-    false_positives = unlikely.size - np.searchsorted(unlikely, places) + 0.5
-    false_positives = np.minimum(false_positives * (fresh / unlikely.size), float(fresh))
-    return ends_of(true_positives, false_positives, fresh, failure=failure)
+    true_positives = np.asarray(likely.size - np.searchsorted(likely, thresholds), dtype=np.float64)
+    true_positives *= runs / likely.size
+    false_positives = unlikely.size - np.searchsorted(unlikely, thresholds) + 0.5
+    false_positives = np.minimum(false_positives * (runs / unlikely.size), float(runs))
+    return interval_ends(true_positives, false_positives, runs, failure=failure)
 
 
-def ends_of(
+def interval_ends(
     true_positives: FloatArray, false_positives: FloatArray, runs: float, *, failure: float
 ) -> tuple[FloatArray, FloatArray]:
-    """Return P_low and Q_high of many events. The counts need not be integers."""
-    high = _upper_ends(false_positives, runs, failure / 2)
-    return _lower_ends(true_positives, runs, failure / 2), high
+    """Return P_low and Q_high of many events. The counts may be expectations, not integers."""
+    high = _interval_highs(false_positives, runs, failure / 2)
+    return _interval_lows(true_positives, runs, failure / 2), high
 
 
-def lower_end(count: int, runs: int, *, failure: float) -> float:
-    """Return a lower Clopper-Pearson bound on a probability, false with at most ``failure``."""
-    return float(_lower_ends(np.array(float(count)), runs, failure)) if runs else 0.0
+def interval_low(count: int, runs: int, *, failure: float) -> float:
+    """Return a Clopper-Pearson lower bound, false with probability at most ``failure``."""
+    return float(_interval_lows(np.array(float(count)), runs, failure)) if runs else 0.0
 
 
-def upper_end(count: int, runs: int, *, failure: float) -> float:
-    """Return an upper Clopper-Pearson bound on a probability, false with at most ``failure``."""
-    return float(_upper_ends(np.array(float(count)), runs, failure)) if runs else 1.0
+def interval_high(count: int, runs: int, *, failure: float) -> float:
+    """Return a Clopper-Pearson upper bound, false with probability at most ``failure``."""
+    return float(_interval_highs(np.array(float(count)), runs, failure)) if runs else 1.0
 
 
-def _lower_ends(counts: FloatArray, runs: float, failure: float) -> FloatArray:
-    some = np.maximum(counts, 0.5)
-    ends = betaincinv(some, runs - np.minimum(counts, runs) + 1.0, failure) * (1.0 - _ULPS)
+def _interval_lows(counts: FloatArray, runs: float, failure: float) -> FloatArray:
+    successes = np.maximum(counts, 0.5)
+    ends = betaincinv(successes, runs - np.minimum(counts, runs) + 1.0, failure)
+    ends *= 1.0 - _ROUNDING_MARGIN
     return np.where(counts >= 1.0, ends, 0.0)
 
 
-def _upper_ends(counts: FloatArray, runs: float, failure: float) -> FloatArray:
-    left = np.maximum(runs - counts, 0.5)
-    ends = betainccinv(counts + 1.0, left, failure) * (1.0 + _ULPS)
+def _interval_highs(counts: FloatArray, runs: float, failure: float) -> FloatArray:
+    failures = np.maximum(runs - counts, 0.5)
+    ends = betainccinv(counts + 1.0, failures, failure) * (1.0 + _ROUNDING_MARGIN)
     return np.where(counts <= runs - 1.0, np.minimum(ends, 1.0), 1.0)
 
 
-def _epsilon(low: float, high: float, delta: float) -> float:
-    return max(0.0, math.log((low - delta) / high) - _ULPS) if low > delta else 0.0
+def _epsilon_bound(low: float, high: float, delta: float) -> float:
+    """Return log((low − delta) / high), rounded down, or 0 if it is negative or not defined."""
+    return max(0.0, math.log((low - delta) / high) - _ROUNDING_MARGIN) if low > delta else 0.0

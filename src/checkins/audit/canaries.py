@@ -1,15 +1,17 @@
 """The canaries: clients whose presence in a run an attack tries to detect.
 
 A certificate holds for any behaviour and any data of the other clients, so an attack may choose
-both. There are either no other clients, so that dummy reports (drawn by the server in place of
-missing reports) fill the slots, or every slot is full of clients with the opposite update.
+their behaviour and data. Either there are no other clients, so that dummy reports (drawn by the
+server in place of missing reports) fill the slots, or every slot is full of clients whose update is
+the opposite of the canary's update.
 
 Theorem:     docs/theory/pure.md: a randomizer with two outcomes attains the epsilon of add/remove,
              and the extreme distributions of replace-one belong to real randomizers.
-             docs/theory/gaussian.md: a client alone among dummies, a client that displaces one with
-             the opposite update with probability w = K/(K+1), and two opposite updates.
-             docs/theory/pure.md, "Named randomizers": a client alone among the dummies that run
-             attains the lower bound.
+             docs/theory/gaussian.md: the worst cases are a client alone among dummies, a client
+             that displaces a client with the opposite update with probability w = K/(K+1), where K
+             is the capacity, and a client with one of two opposite updates.
+             docs/theory/pure.md, "Named randomizers": a client alone among the dummies of the
+             campaign's randomizer attains the lower bound.
 """
 
 from __future__ import annotations
@@ -38,8 +40,8 @@ from checkins.campaign import Campaign, RandomizerKind
 from checkins.errors import NotCovered
 from checkins.randomizers import PrivUnit, RandomizedResponse
 
-_BLOCK = 1 << 19
-"""Number of values drawn at a time. They fit into the processor's cache."""
+_VALUES_PER_BATCH = 1 << 19
+"""Number of values drawn at a time, few enough to fit into the processor's cache."""
 
 
 class Canary(Interface):
@@ -48,47 +50,50 @@ class Canary(Interface):
     @property
     def name(self) -> str: ...
     @property
-    def explained(self) -> str: ...
+    def explained(self) -> str:
+        """What the canary is and what it is compared with, in words."""
+
     @property
     def statistic(self) -> str:
-        """Name of the score."""
+        """How the score is computed, in words."""
 
     @property
     def note(self) -> str:
         """A remark for the report, or an empty string."""
 
     @property
-    def batch(self) -> int:
-        """The number of runs in a batch that is fastest per run."""
+    def batch_size(self) -> int:
+        """The number of runs in a batch at which a run takes the least time."""
 
     @property
-    def smallest_batch(self) -> int:
-        """The smallest number of runs in a batch that needs no new warm-up."""
+    def smallest_batch_size(self) -> int:
+        """The smallest batch size. It is ``batch_size`` if another size needs a new warm-up."""
 
     @property
     def warmup_s(self) -> float:
         """Estimated seconds of warm-up before the first run."""
 
-    def trials(self, runs: int, generator: np.random.Generator) -> Trials: ...
+    def trials(self, runs: int, generator: np.random.Generator) -> Trials:
+        """Return the scores of ``runs`` runs with the canary, and of ``runs`` runs without it."""
 
 
-class _WorstCase:
-    """What all worst-case canaries share."""
+class _WorstCaseCanary:
+    """Base class of the worst-case canaries."""
 
     __slots__ = ()
     name: str
     run: RunParameters
     statistic = "likelihood ratio of all releases"
     note = ""
-    smallest_batch = 1
+    smallest_batch_size = 1
     warmup_s = 0.0
 
     @property
-    def batch(self) -> int:
-        return max(64, _BLOCK // self.run.slots)
+    def batch_size(self) -> int:
+        return max(64, _VALUES_PER_BATCH // self.run.slots)
 
     def trials(self, runs: int, generator: np.random.Generator) -> Trials:
-        """Add the scores of all repeats of the campaign."""
+        """Return the scores of ``runs`` runs, summed over all repeats of the campaign."""
         scores = [np.stack(self.scores(runs, generator)) for _ in range(self.run.repeats)]
         present, missing = np.sum(scores, axis=0)
         return Trials(present, missing, self.name)
@@ -99,11 +104,8 @@ class _WorstCase:
 
 
 @dataclass(frozen=True, slots=True)
-class ResponseCanary(_WorstCase):
-    """A client whose report is one of two or three outcomes.
-
-    All other reports are dummies or come from other clients.
-    """
+class ResponseCanary(_WorstCaseCanary):
+    """A client whose report is one of two or three outcomes, as all other reports are."""
 
     name: str
     explained: str
@@ -113,43 +115,45 @@ class ResponseCanary(_WorstCase):
     @property
     def reports(self) -> int:
         """The number of reports in a run. The canary's report is one of them if it is present."""
-        return self.run.contributors if self.run.averaged else self.run.places
+        return self.run.contributors if self.run.averaged else self.run.report_count
 
     @property
-    def batch(self) -> int:
-        return max(256, _BLOCK // (8 * self.run.repeats))
+    def batch_size(self) -> int:
+        return max(256, _VALUES_PER_BATCH // (8 * self.run.repeats))
 
     def scores(self, runs: int, generator: np.random.Generator) -> Sequence[releases.FloatArray]:
         draws = self.response.draw(self.run, runs, self.reports, generator)
         return [
-            releases.response_scores(counts, self.response, self.run.reach)
+            releases.response_scores(counts, self.response, self.run.check_in_probability)
             for counts in releases.response_releases(draws)
         ]
 
 
 @dataclass(frozen=True, slots=True)
-class SumCanary(_WorstCase):
-    """A client whose update is ``first`` times the clip, compared with ``other`` times the clip.
+class SumCanary(_WorstCaseCanary):
+    """A client with ``update``, compared with the same client with ``other_update``.
 
-    If ``other`` is None, it is compared with a missing client. In every slot, ``others`` clients
-    check in, whose updates are ``level`` times the clip in the canary's direction. If ``crowd`` is
-    not 0, that many clients draw their slots by the protocol instead, and the adversary knows these
-    slots.
+    Updates are along the canary's direction, in units of the clip norm. If ``other_update`` is
+    None, the client is compared with a missing client. In every slot, ``others_per_slot`` clients
+    check in, whose updates are ``others_update``. If ``random_others`` is not 0, that many clients
+    draw their slots by the protocol instead, and the adversary knows these slots.
     """
 
     name: str
     explained: str
     run: RunParameters
     noise: releases.Noise
-    first: float = 1.0
-    other: float | None = None
-    others: int = 0
-    level: float = 0.0
-    crowd: int = 0
+    update: float = 1.0
+    other_update: float | None = None
+    others_per_slot: int = 0
+    others_update: float = 0.0
+    random_others: int = 0
 
     def scores(self, runs: int, generator: np.random.Generator) -> Sequence[releases.FloatArray]:
-        draws, capacity = self.draw(runs, generator), self.run.capacity
-        sums = releases.sum_releases(draws, first=self.first, other=self.other, capacity=capacity)
+        draws = self.draw(runs, generator)
+        sums = releases.sum_releases(
+            draws, update=self.update, other_update=self.other_update, capacity=self.run.capacity
+        )
         return [self.score(released, draws.loads) for released in sums]
 
     def draw(self, runs: int, generator: np.random.Generator) -> SumDraws:
@@ -158,27 +162,29 @@ class SumCanary(_WorstCase):
         return releases.draw_sums(self.run, self._loads(runs, generator), noise, generator)
 
     def score(self, sums: releases.FloatArray, loads: SlotLoads) -> releases.FloatArray:
-        """Return log f of the first data. For replace-one, subtract log f of the other data."""
-        first = releases.sum_ratio(sums, loads, self.noise, self.first, self.run)
-        if self.other is None:
-            return first
-        return first - releases.sum_ratio(sums, loads, self.noise, self.other, self.run)
+        """Return the log-likelihood ratio of each run, from the sums of its slots."""
+        ratio = releases.sum_log_ratio(sums, loads, self.noise, self.update, self.run)
+        if self.other_update is None:
+            return ratio
+        return ratio - releases.sum_log_ratio(sums, loads, self.noise, self.other_update, self.run)
 
     def _loads(self, runs: int, generator: np.random.Generator) -> SlotLoads:
         slots = self.run.slots
-        if not self.crowd:
-            return SlotLoads(np.full((1, slots), self.others, dtype=np.int64), self.level)
-        takers = generator.binomial(self.crowd, self.run.participation, runs)
-        counts = generator.multinomial(takers, np.full(slots, 1.0 / slots))
-        return SlotLoads(counts, self.level)
+        if not self.random_others:
+            same_counts = np.full((1, slots), self.others_per_slot, dtype=np.int64)
+            return SlotLoads(same_counts, self.others_update)
+        participants = generator.binomial(self.random_others, self.run.participation, runs)
+        counts = generator.multinomial(participants, np.full(slots, 1.0 / slots))
+        return SlotLoads(counts, self.others_update)
 
 
 @dataclass(frozen=True, slots=True)
-class AveragedCanary(_WorstCase):
-    """A client of averaged updates with Gaussian noise at the device.
+class AveragedCanary(_WorstCaseCanary):
+    """A client in a campaign of averaged updates, with Gaussian noise at the device.
 
-    Its update has the norm of the clip, and is compared with the opposite update. All other clients
-    send only noise. The adversary knows the number of reports of each slot.
+    The norm of its update is the clip norm. It is compared with the same client with the opposite
+    update. All other clients send only noise, with this standard deviation in units of the clip
+    norm. The adversary knows the number of reports of each slot.
     """
 
     name: str
@@ -188,166 +194,183 @@ class AveragedCanary(_WorstCase):
 
     def scores(self, runs: int, generator: np.random.Generator) -> Sequence[releases.FloatArray]:
         slots = self.run.slots
-        arrival = releases.Arrival.draw(self.run, runs, generator)
+        canary_draws = releases.CanaryDraws.draw(self.run, runs, generator)
         shares = np.full(slots, 1.0 / slots)
         counts = generator.multinomial(self.run.contributors - 1, shares, runs)
-        counts[np.arange(runs), arrival.slot] += 1
+        counts[np.arange(runs), canary_draws.slot] += 1
         noise = GaussianSum(self.deviation * np.sqrt(np.maximum(counts, 1)))
         loads = SlotLoads(counts, 0.0)
-        usual = noise.draw((runs, slots), generator)
-        draws = SumDraws(arrival, np.zeros(runs, dtype=np.int64), loads, usual)
-        sums = releases.sum_releases(draws, first=1.0, other=-1.0, capacity=None)
+        slot_noise = noise.draw((runs, slots), generator)
+        draws = SumDraws(canary_draws, np.zeros(runs, dtype=np.int64), loads, slot_noise)
+        sums = releases.sum_releases(draws, update=1.0, other_update=-1.0, capacity=None)
         return [
-            releases.sum_ratio(released, loads, noise, 1.0, self.run)
-            - releases.sum_ratio(released, loads, noise, -1.0, self.run)
+            releases.sum_log_ratio(released, loads, noise, 1.0, self.run)
+            - releases.sum_log_ratio(released, loads, noise, -1.0, self.run)
             for released in sums
         ]
 
 
-def worst_case(
+def worst_case_canaries(
     campaign: Campaign, *, uses_population: bool, dimension: int | None = None
 ) -> tuple[Canary, ...]:
     """Return the worst-case canaries that fit the campaign.
 
-    If the certificate ``uses_population``, there are at most as many clients as declared, and the
-    other clients draw their slots by the protocol. ``dimension`` is the dimension of the model,
-    None if it is not known.
+    If ``uses_population`` is True, the certificate assumes the declared population. Then there are
+    at most as many clients as declared, and the other clients draw their slots by the protocol.
+    ``dimension`` is the dimension of the model, None if it is not known.
     """
     run = RunParameters.of(campaign.design, repeats=campaign.repeats)
     if isinstance(campaign.design.randomizer, GaussianNoise):
         noise = campaign.design.randomizer
         if not run.averaged:
-            return tuple(_gaussian(campaign, run, noise, uses_population))
-        words = "an update of the norm of the clip or its opposite. All others send only noise"
-        return (AveragedCanary("averaged", words, run, noise.noise_multiplier),)
+            return tuple(_gaussian_canaries(campaign, run, noise, uses_population))
+        explained = "an update whose norm is the clip, or its opposite. All others send only noise"
+        return (AveragedCanary("averaged", explained, run, noise.noise_multiplier),)
     replace_one = campaign.budget.adjacency is Adjacency.REPLACE_ONE
     if campaign.design.named_randomizer is not None:
-        return tuple(_named(campaign.design.named_randomizer, run, replace_one))
+        named = campaign.design.named_randomizer
+        return tuple(_named_randomizer_canaries(named, run, replace_one))
     local_epsilon = campaign.design.randomizer.local_epsilon
     canaries: list[Canary] = [
         ResponseCanary(f"{name} response", explained, response, run)
-        for name, explained, response in _responses(local_epsilon, replace_one)
+        for name, explained, response in _worst_responses(local_epsilon, replace_one)
     ]
-    own = _own(campaign, run, dimension)
-    return (*canaries, own) if own is not None else tuple(canaries)
+    canary = _randomizer_canary(campaign, run, dimension)
+    return (*canaries, canary) if canary is not None else tuple(canaries)
 
 
-def _responses(local_epsilon: float, replace_one: bool) -> Iterator[tuple[str, str, Response]]:
-    b = math.exp(local_epsilon)
+def _worst_responses(epsilon: float, replace_one: bool) -> Iterator[tuple[str, str, Response]]:
+    """Yield name, description and probabilities of the worst randomizers with a local epsilon."""
+    b = math.exp(epsilon)
     r = 1.0 / (1.0 + b)
     base = (r, 1.0 - r)
-    words = "the worst randomizer with this local epsilon. {}. All other clients mostly report {}"
-    explained = words.format("It has two outcomes", "the second one")
+    template = "the worst randomizer with this local epsilon. {}. All others mostly report {}"
+    explained = template.format("It has two outcomes", "the second outcome")
     yield "binary", explained, Response(first=(1.0 - r, r), other=base, base=base)
     if not replace_one:
         return
-    for name, point in zip(("ternary", "mirrored ternary"), attained(local_epsilon), strict=False):
+    for name, point in zip(("ternary", "mirrored ternary"), attained(epsilon), strict=False):
         middle = 1.0 - 2.0 * point.probability
         base3 = (point.probability, middle, point.probability)
-        sides = [
-            tuple(usual * ratio[side] for usual, ratio in zip(base3, ratios, strict=True))
-            for side in (0, 1)
-            for ratios in [(point.up, point.middle, point.down)]
-        ]
-        explained = words.format("It has three outcomes", "the middle one")
-        yield name, explained, Response(first=sides[0], other=sides[1], base=base3)
+        ratios_by_outcome = (point.up, point.middle, point.down)
+        first, other = (
+            tuple(mass * ratios[i] for mass, ratios in zip(base3, ratios_by_outcome, strict=True))
+            for i in (0, 1)
+        )
+        explained = template.format("It has three outcomes", "the middle outcome")
+        yield name, explained, Response(first=first, other=other, base=base3)
 
 
-def _gaussian(
+def _gaussian_canaries(
     campaign: Campaign, run: RunParameters, noise: GaussianNoise, uses_population: bool
 ) -> Iterator[Canary]:
     noise_sum = GaussianSum(campaign.design.slot_noise(noise))
-    other = -1.0 if campaign.budget.adjacency is Adjacency.REPLACE_ONE else None
-    against = "a missing client" if other is None else "one with the opposite update"
-    canary = partial(SumCanary, run=run, noise=noise_sum, other=other)
-    start = "a client whose update has the norm of the clip"
-    yield canary("alone", f"{start}, without any other client, compared with {against}")
+    other_update = -1.0 if campaign.budget.adjacency is Adjacency.REPLACE_ONE else None
+    against = "a missing client" if other_update is None else "one with the opposite update"
+    canary = partial(SumCanary, run=run, noise=noise_sum, other_update=other_update)
+    client = "a client whose update has the norm of the clip"
+    yield canary("alone", f"{client}, without any other client, compared with {against}")
     if run.capacity is None:
         return
     population = campaign.design.population
     if not uses_population or population is None:
-        explained = f"{start}, in slots full of opposite updates, compared with {against}"
-        yield canary("displacing", explained, others=run.capacity, level=-1.0)
+        explained = f"{client}, in slots full of opposite updates, compared with {against}"
+        yield canary("displacing", explained, others_per_slot=run.capacity, others_update=-1.0)
     elif campaign.design.protocol is Protocol.FIXED and population.most > 1:
-        crowd = population.most - 1
-        explained = f"{start}, among {crowd:,} opposite updates, compared with {against}"
-        yield canary("in a crowd", explained, level=-1.0, crowd=crowd)
+        others = population.most - 1
+        explained = f"{client}, among {others:,} opposite updates, compared with {against}"
+        yield canary("in a crowd", explained, others_update=-1.0, random_others=others)
 
 
-def _named(randomizer: NamedRandomizer, run: RunParameters, replace_one: bool) -> Iterator[Canary]:
-    """Yield the canaries of a randomizer whose dummies the certificate assumes.
+def _named_randomizer_canaries(
+    randomizer: NamedRandomizer, run: RunParameters, replace_one: bool
+) -> Iterator[Canary]:
+    """Yield the canaries of a randomizer that the certificate names, so that its dummies are known.
 
-    One is alone among dummies. The other displaces a client in slots that are full of other data.
+    The first canary is alone among dummies. The second canary displaces a client in slots that are
+    full of clients with other data.
     """
-    weight = (run.capacity or 1) / ((run.capacity or 1) + 1.0)
-    crowded = replace(run, participation=run.participation * weight)
+    choice_probability = (run.capacity or 1) / ((run.capacity or 1) + 1.0)
+    full_run = replace(run, participation=run.participation * choice_probability)
     full = "In slots full of clients with other data"
     match randomizer:
         case RandomizedResponseReports(local_epsilon=local_epsilon, categories=categories):
             response = RandomizedResponse(categories, local_epsilon)
-            own = _own_response(response, replace_one=replace_one, averaged=False)
-            yield ResponseCanary("own response", "a client with one fixed category", own, run)
-            others = _own_response(response, replace_one=True, averaged=True)
+            outcomes = _category_probabilities(response, replace_one=replace_one, averaged=False)
+            yield ResponseCanary("own response", "a client with one fixed category", outcomes, run)
+            outcomes = _category_probabilities(response, replace_one=True, averaged=True)
             if not replace_one:
-                others = replace(others, other=others.base)
+                outcomes = replace(outcomes, other=outcomes.base)
             explained = f"a client with one fixed category. {full}"
-            yield ResponseCanary("own displacing", explained, others, crowded)
+            yield ResponseCanary("own displacing", explained, outcomes, full_run)
         case LaplaceReports(local_epsilon=local_epsilon):
-            noise = releases.LaplaceSum(2.0 / local_epsilon, run.capacity or 1)
-            other = -1.0 if replace_one else None
-            canary = partial(SumCanary, run=run, noise=noise, other=other)
+            capacity = run.capacity or 1
+            noise = releases.LaplaceSum(2.0 / local_epsilon, capacity)
+            other_update = -1.0 if replace_one else None
+            canary = partial(SumCanary, run=run, noise=noise, other_update=other_update)
             explained = "an update with one coordinate, the clip"
             yield canary("own laplace", f"{explained}. No other client checks in")
-            yield canary(
-                "own displacing", f"{explained}. {full}", others=run.capacity or 1, level=-1.0
-            )
+            explained = f"{explained}. {full}"
+            yield canary("own displacing", explained, others_per_slot=capacity, others_update=-1.0)
         case _:
             raise NotCovered("randomizer", randomizer.describe(), "has no canary of its own")
 
 
-def _own(campaign: Campaign, run: RunParameters, dimension: int | None) -> Canary | None:
+def _randomizer_canary(
+    campaign: Campaign, run: RunParameters, dimension: int | None
+) -> Canary | None:
     """Return a canary with the worst data for a randomizer that the certificate does not name.
 
-    Return None if the randomizer's parameters are not all known, or if there is no such canary.
+    Return None if a parameter of the randomizer is not known, or if no attack on it is implemented.
     """
     kind, clip = campaign.randomizer.kind, campaign.randomizer.clip
-    described = kind is RandomizerKind.RANDOMIZED_RESPONSE or clip is not None
-    if not described or (kind is RandomizerKind.PRIVUNIT and dimension is None):
+    has_needed_clip = kind is RandomizerKind.RANDOMIZED_RESPONSE or clip is not None
+    if not has_needed_clip or (kind is RandomizerKind.PRIVUNIT and dimension is None):
         return None
     replace_one = campaign.budget.adjacency is Adjacency.REPLACE_ONE
     match campaign.mechanism(dimension or 1):
         case RandomizedResponse() as response:
-            own = _own_response(response, replace_one=replace_one, averaged=run.averaged)
-            return ResponseCanary("own response", "a client with one fixed category", own, run)
+            outcomes = _category_probabilities(
+                response, replace_one=replace_one, averaged=run.averaged
+            )
+            return ResponseCanary("own response", "a client with one fixed category", outcomes, run)
         case PrivUnit() as unit if not run.averaged:
-            explained = "an update of the norm of the clip. The attack counts reports in its cap"
-            return ResponseCanary("own cap", explained, _cap(unit, replace_one=replace_one), run)
+            explained = "an update whose norm is the clip. The attack counts reports in its cap"
+            outcomes = _cap_probabilities(unit, replace_one=replace_one)
+            return ResponseCanary("own cap", explained, outcomes, run)
     return None
 
 
-def _own_response(randomizer: RandomizedResponse, *, replace_one: bool, averaged: bool) -> Response:
-    k, keep = randomizer.categories, randomizer.truth_probability
+def _category_probabilities(
+    randomizer: RandomizedResponse, *, replace_one: bool, averaged: bool
+) -> Response:
+    """Return the probabilities that a report is the canary's category, or its other category.
+
+    For add/remove, there is no other category. Dummies are uniform. In averaged updates there are
+    no dummies, and all other clients have the last outcome.
+    """
+    k, truth = randomizer.categories, randomizer.truth_probability
     lie = randomizer.lie_probability / (k - 1)
     if not replace_one:
         base = (1.0 / k, 1.0 - 1.0 / k)
-        return Response(first=(keep, 1.0 - keep), other=base, base=base)
+        return Response(first=(truth, 1.0 - truth), other=base, base=base)
     if k == 2:
-        base = (lie, keep) if averaged else (0.5, 0.5)  # the other clients have the second category
-        return Response(first=(keep, lie), other=(lie, keep), base=base)
-    rest = 1.0 - keep - lie
+        base = (lie, truth) if averaged else (0.5, 0.5)
+        return Response(first=(truth, lie), other=(lie, truth), base=base)
+    rest = 1.0 - truth - lie
     base3 = (lie, lie, 1.0 - 2 * lie) if averaged else (1.0 / k, 1.0 / k, 1.0 - 2.0 / k)
-    return Response(first=(keep, lie, rest), other=(lie, keep, rest), base=base3)
+    return Response(first=(truth, lie, rest), other=(lie, truth, rest), base=base3)
 
 
-def _cap(unit: PrivUnit, *, replace_one: bool) -> Response:
-    """Return the probabilities that a PrivUnit report lies in the update's cap, or in its opposite.
+def _cap_probabilities(unit: PrivUnit, *, replace_one: bool) -> Response:
+    """Return the probabilities that a PrivUnit report is in the update's cap, or the opposite cap.
 
-    For add/remove, only the update's cap is used.
+    A cap is the part of the sphere near a direction. For add/remove, only the update's cap is used.
     """
     cap = unit.cap
     base = (cap.mass, 1.0 - cap.mass)
     if not replace_one or cap.threshold <= 0.0:
-        other = (cap.outside, cap.inside) if replace_one else base  # half spheres
+        other = (cap.outside, cap.inside) if replace_one else base  # both caps are half spheres
         return Response(first=(cap.inside, cap.outside), other=other, base=base)
     opposite = cap.outside * cap.mass / (1.0 - cap.mass)
     rest = cap.outside - opposite

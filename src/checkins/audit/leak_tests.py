@@ -1,18 +1,20 @@
 """Leak tests: small audits that each look for one kind of leak and take seconds.
 
-A leak test consists of a campaign, the faults injected into it, and the adversary's view. They are
-chosen so that the certified epsilon is moderate, and the leak has a far larger measured epsilon.
-Correct code passes all leak tests. ``tools/leak_mutants.py`` plants leaks and checks that a leak
-test finds each of them.
+A leak test runs the real state machines many times with one client, the canary, and many times
+without it. It consists of a campaign, the faults injected into it, and the adversary's view, chosen
+so that correct code has a moderate certified epsilon, and leaky code a far larger measured epsilon.
+Correct code passes all leak tests. ``tools/leak_mutants.py`` plants leaks in a copy of the code and
+checks that a leak test finds each leak.
 
-The audit of one device is about everything that the device sends, which the server and anyone who
-intercepts the traffic can see. It must satisfy the guarantee of the local randomizer: its local
-epsilon, or the privacy profile of Gaussian noise. A report with new noise on a retry, too little
-noise, and noise with holes all violate this guarantee.
+Some leak tests audit one device: everything that the device sends, which the server and anyone who
+intercepts the traffic can see. The sent reports must satisfy the guarantee of the local randomizer:
+its local epsilon, or the privacy profile of Gaussian noise. New noise on a retry, too little noise,
+and noise with holes all violate this guarantee.
 
 Floating-point noise has holes [Mironov12]: numbers that are possible under one input and impossible
-under another. If noise was rounded to fewer digits than the grid has, it ends in binary zeros. So
-the difference of a report and the right input ends in zeros, and the adversary recognizes it.
+under another. If noise was rounded to fewer binary digits than the grid has, its last digits are
+zeros. Then the report minus the true input ends in zeros too, so the adversary recognizes the true
+input.
 """
 
 from __future__ import annotations
@@ -34,17 +36,24 @@ from checkins.accounting import (
     Protocol,
 )
 from checkins.accounting.solve import first_true
-from checkins.audit.adversary import EXCESS, LIKELIHOOD, AttackScores, Scenario, Update, update_of
+from checkins.audit.adversary import (
+    LIKELIHOOD_RATIO,
+    UNCLIPPED_NORM,
+    AttackScores,
+    Scenario,
+    Update,
+    last_axis_update,
+)
 from checkins.audit.bounds import MeasuredBound, Trials, lower_bounds
 from checkins.audit.machine_audit import (
     DIMENSION,
-    UNLIMITED,
+    UNLIMITED_EPSILON,
     AdversaryView,
     Claim,
     MachineAudit,
-    best_attack,
-    fresh_server,
+    new_server,
     prepare_audit,
+    trials_of_best_attack,
     with_plain_sgd,
 )
 from checkins.audit.machine_run import CANARY, NO_FAULTS, ORDINARY_FAULTS, Faults, MachineRun
@@ -65,11 +74,15 @@ from checkins.protocol.server import Server, server_of
 from checkins.randomizers import DeviceSampler, Gaussian
 
 CONFIDENCE = 0.9999
+"""Default confidence of the measured bound."""
 
 
 @dataclass(frozen=True, slots=True)
 class LeakTest:
-    """One leak test. It makes ``runs`` runs with the canary, and as many without it."""
+    """One leak test: ``runs`` runs with the canary, and as many without it.
+
+    ``prepare`` returns the audit. It takes a while, so it is called only when the test runs.
+    """
 
     runs: int
     prepare: Callable[[], MachineAudit | DeviceAudit]
@@ -77,7 +90,10 @@ class LeakTest:
 
 @dataclass(frozen=True, slots=True)
 class LeakTestResult:
-    """The bound measured by a leak test, and the claimed epsilon."""
+    """The ``claimed`` epsilon, and the lower bound on epsilon that a leak test ``measured``.
+
+    ``statistic`` is the name of the score that the best attack used.
+    """
 
     leak_test: str
     claimed: float
@@ -105,24 +121,24 @@ def run_leak_test(
 
     If ``runs`` is None, the number of runs is the default of the test.
     """
-    test, began = LEAK_TESTS[name], time.perf_counter()
+    test, started = LEAK_TESTS[name], time.perf_counter()
     audit = test.prepare()
     trials, claim = audit.trials(runs or test.runs), audit.claim
     (bound,) = lower_bounds(trials, deltas=[claim.delta], confidence=confidence)
-    found = (claim.epsilon, bound.epsilon, claim.delta, confidence, trials.statistic, bound)
-    return LeakTestResult(name, *found, trials.fewest, time.perf_counter() - began)
+    result = (claim.epsilon, bound.epsilon, claim.delta, confidence, trials.statistic, bound)
+    return LeakTestResult(name, *result, trials.fewest_runs, time.perf_counter() - started)
 
 
 # ---- one device ---------------------------------------------------------------------------------
 
-RESTARTS = Faults(repeated=1, crashes_after_report=8)
-"""A device restarts several times after it has sent its report."""
-_MAX_EPSILON = 200.0
+RESTARTS_AFTER_REPORT = Faults(repeated_messages=1, crashes_after_report=8)
+"""A device restarts several times after it has sent its report, and messages arrive twice."""
+_MAX_EPSILON = 200.0  # the local epsilon is searched below this
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DeviceAudit:
-    """The audit of one device that has one of two updates.
+    """The audit of one device. Half of the runs use the first update, half the second update.
 
     The campaign has one slot, and the device always takes part.
     """
@@ -136,40 +152,41 @@ class DeviceAudit:
     def scores(self, *, present: bool) -> AttackScores:
         """Return scores of everything that the device sent in one run.
 
-        The device has the first update if ``present``, else the second one.
+        The device has the first update if ``present``, else the second update.
         """
         update = self.updates[not present]
 
-        def report(token: str) -> Report:
+        def make_report(token: str) -> Report:
             return Report.from_device(self.sampler.privatize(update))
 
         devices = {CANARY: Participant(1.0, FixedWindow((1,)))}
-        observed = MachineRun(self.server, self.sampler, devices, report, self.faults).run()
-        distinct = list(dict.fromkeys(observed.sent))
-        ends = [int(report.values[-1]) for report in distinct]
-        mine, other = (int(self.sampler.encode(one).units[-1]) for one in self.updates)
-        last = ends[-1]
+        observed = MachineRun(self.server, self.sampler, devices, make_report, self.faults).run()
+        distinct = list(dict.fromkeys(observed.sent_reports))
+        entries = [int(report.values[-1]) for report in distinct]
+        first, second = (int(self.sampler.encode(vector).units[-1]) for vector in self.updates)
+        last = entries[-1]
+        zeros_first, zeros_second = (_trailing_zero_bits(last - unit) for unit in (first, second))
         return {
-            LIKELIHOOD: float(sum(ends)),
+            LIKELIHOOD_RATIO: float(sum(entries)),  # a monotone function of the ratio
             "last report": float(last),
-            "holes in the noise": float(_binary_zeros(last - mine) - _binary_zeros(last - other)),
-            "round reports": float(_binary_zeros(last)),
+            "holes in the noise": float(zeros_first - zeros_second),
+            "round reports": float(_trailing_zero_bits(last)),
             "reports sent": float(len(distinct)),
         }
 
     def trials(self, runs: int) -> Trials:
         """Return the best attack's scores of ``runs`` runs with each of the two updates."""
-        return best_attack(self, runs, canary="one device")
+        return trials_of_best_attack(self, runs, canary="one device")
 
 
 def prepare_device_audit(
-    campaign: Campaign, *, faults: Faults = RESTARTS, odd: bool = False
+    campaign: Campaign, *, faults: Faults = RESTARTS_AFTER_REPORT, odd_distance: bool = False
 ) -> DeviceAudit:
     """Prepare the audit of one device of a campaign whose devices add the noise.
 
-    Its two updates have opposite directions and are longer than the clip. If ``odd`` is True, they
-    are shorter than the clip and differ by an odd number of grid steps, so that rounded noise shows
-    which update was sent.
+    The device's two updates have opposite directions and are longer than the clip norm. If
+    ``odd_distance`` is True, they are shorter than the clip norm and differ by an odd number of
+    grid steps. Then noise that was rounded to an even number of steps shows which update was sent.
     """
     if campaign.noise_at is NoiseAt.SERVER:
         raise NotCovered("noise_at", "server", "a report without noise has no local guarantee")
@@ -178,61 +195,64 @@ def prepare_device_audit(
         campaign,
         design=Design(Protocol.FIXED, slots=1, participation=1.0, capacity=1, randomizer=noise),
         repeats=1,
-        budget=replace(campaign.budget, epsilon=UNLIMITED),
+        budget=replace(campaign.budget, epsilon=UNLIMITED_EPSILON),
         task=with_plain_sgd(campaign.task),
     )
     sampler = sampler_of(one_slot, dimension=1)
-    updates = (update_of(EXCESS, sampler), update_of(-EXCESS, sampler))
-    if odd:
+    first, second = (last_axis_update(sign * UNCLIPPED_NORM, sampler) for sign in (1, -1))
+    if odd_distance:
         step = sampler.grid.step
-        units = int(sampler.grid.clip_units(float(update_of(1.0, sampler)[0])))
-        near = units - 1 - units % 2
-        updates = (np.array([(near + 0.5) * step]), np.array([-(near - 0.5) * step]))
+        clip_units = int(sampler.grid.clip_units(float(last_axis_update(1.0, sampler)[0])))
+        odd_units = clip_units - 1 - clip_units % 2
+        first, second = (
+            np.array([(odd_units + 0.5) * step]),
+            np.array([-(odd_units - 0.5) * step]),
+        )
     claim = Claim(local_epsilon(sampler, delta=delta), delta)
-    return DeviceAudit(fresh_server(one_slot, 1), sampler, updates, faults, claim)
+    return DeviceAudit(new_server(one_slot, 1), sampler, (first, second), faults, claim)
 
 
 def local_epsilon(sampler: DeviceSampler, *, delta: float) -> float:
     """Return the epsilon of one report at ``delta``, for any two updates, rounded up.
 
-    Theorem:     [BW18, Thm 8] for Gaussian noise; the randomizer's own epsilon otherwise.
+    Theorem:     [BW18, Thm 8] for Gaussian noise. Other randomizers state their epsilon.
     """
     randomizer = sampler.randomizer
     if not isinstance(randomizer, Gaussian):
         return float(randomizer.privacy_spec.local_epsilon)
 
-    def is_true(epsilon: float) -> bool:
+    def meets_delta(epsilon: float) -> bool:
         return randomizer.delta(epsilon=epsilon) <= delta
 
-    return first_true(is_true, false=0.0, true=_MAX_EPSILON, precision=1e-9)
+    return first_true(meets_delta, false=0.0, true=_MAX_EPSILON, precision=1e-9)
 
 
-def _binary_zeros(number: int) -> int:
-    """Return the number of trailing binary zeros. For 0 it is 32, more than any report has."""
+def _trailing_zero_bits(number: int) -> int:
+    """Return the number of trailing zero bits. For 0 it is 32, because reports have 32 bits."""
     return 32 if number == 0 else (number & -number).bit_length() - 1
 
 
 # ---- budgets -------------------------------------------------------------------------------------
 
 
-def short_budget() -> MachineAudit:
-    """Prepare a campaign whose budget allows one slot of four. The claim is the budget."""
+def one_slot_budget() -> MachineAudit:
+    """Prepare a campaign of four slots whose budget allows one slot. The claim is the budget."""
     whole = server_noise(slots=4, noise=0.5, delta=0.12)
     one_slot = certify_runs((PartialRun(whole, 1),)).epsilon
     campaign = replace(whole, budget=replace(whole.budget, epsilon=one_slot))
-    return _budgeted((campaign,))
+    return _consecutive_audit((campaign,))
 
 
-def shared_budget() -> MachineAudit:
-    """Prepare four campaigns on one population whose budget allows only the first campaign."""
+def one_campaign_budget() -> MachineAudit:
+    """Prepare four campaigns on one population. Their common budget allows only the first."""
     first = server_noise(slots=2, noise=1.0, delta=0.05)
     budget = replace(first.budget, epsilon=certify_runs((PartialRun.whole(first),)).epsilon)
     shared = replace(first, population_id="people", budget=budget)
-    return _budgeted(tuple(replace(shared, name=f"leak test {n}") for n in range(1, 5)))
+    return _consecutive_audit(tuple(replace(shared, name=f"leak test {n}") for n in range(1, 5)))
 
 
-def _budgeted(campaigns: tuple[Campaign, ...]) -> MachineAudit:
-    """Prepare consecutive campaigns. Each has the slots that the ledger before it still allows."""
+def _consecutive_audit(campaigns: tuple[Campaign, ...]) -> MachineAudit:
+    """Prepare consecutive campaigns. The ledger decides how many slots each campaign may run."""
     ledger, servers = Ledger(), []
     for campaign in campaigns:
         affordable = spending_of(ledger, campaign).affordable()
@@ -244,9 +264,9 @@ def _budgeted(campaigns: tuple[Campaign, ...]) -> MachineAudit:
         for slot in range(1, server.rules.affordable + 1):
             entry = SlotClosed.of(slot=slot, total=total, model=model, contributors=None)
             ledger, _ = ledger.append(entry)
-        done = server.rules.affordable == campaign.design.slots
+        is_complete = server.rules.affordable == campaign.design.slots
         spent = certify_runs((PartialRun(campaign, server.rules.affordable),)).as_dict()
-        reason = Reason.COMPLETED if done else Reason.STOPPED
+        reason = Reason.COMPLETED if is_complete else Reason.STOPPED
         ledger, _ = ledger.append(Closed(reason, spent))
     campaign = campaigns[0]
     claim = Claim(campaign.budget.epsilon, campaign.budget.delta)
@@ -261,7 +281,7 @@ def _budgeted(campaigns: tuple[Campaign, ...]) -> MachineAudit:
 def server_noise(*, slots: int, noise: float, delta: float, participation: float = 1.0) -> Campaign:
     """Return a campaign that uses every check-in, with noise at the server.
 
-    Its certified epsilon is tight.
+    ``noise`` is the noise multiplier. The certified epsilon of such a campaign is tight.
     """
     randomizer = GaussianNoise(noise, NoiseAt.SERVER)
     return _campaign(randomizer, delta, slots=slots, participation=participation)
@@ -275,22 +295,24 @@ def client_noise(
     return _campaign(randomizer, delta, grid=grid, slots=slots, capacity=capacity)
 
 
-def laplace(*, slots: int, local_epsilon: float, delta: float) -> Campaign:
+def laplace_noise(*, slots: int, local_epsilon: float, delta: float) -> Campaign:
     """Return a campaign where devices add Laplace noise and a slot uses one report."""
     return _campaign(LocalRandomizer(local_epsilon), delta, slots=slots, capacity=1)
 
 
-def sliding(*, window: int, noise: float, delta: float) -> Campaign:
-    """Return a campaign with sliding windows, long enough for a window after the warm-up."""
+def sliding_windows(*, window: int, noise: float, delta: float) -> Campaign:
+    """Return a campaign with sliding windows. Its slots are the warm-up and one whole window."""
     randomizer, slots = GaussianNoise(noise, NoiseAt.SERVER), 2 * window - 1
     return _campaign(randomizer, delta, Protocol.SLIDING, slots=slots, window=window)
 
 
-def averaged(*, slots: int, contributors: int, local_epsilon: float, delta: float) -> Campaign:
-    """Return a campaign with averaged updates, which publishes the counts of reports."""
+def averaged_updates(
+    *, slots: int, contributors: int, local_epsilon: float, delta: float
+) -> Campaign:
+    """Return a campaign with averaged updates. Its ledger has the number of reports per slot."""
     randomizer = LocalRandomizer(local_epsilon)
-    people = Population(contributors, contributors)
-    return _campaign(randomizer, delta, Protocol.AVERAGED, slots=slots, population=people)
+    population = Population(contributors, contributors)
+    return _campaign(randomizer, delta, Protocol.AVERAGED, slots=slots, population=population)
 
 
 def _campaign(
@@ -300,17 +322,19 @@ def _campaign(
     *,
     grid: float = 1e-4,
     participation: float = 1.0,
-    **described: Any,
+    **design_fields: Any,
 ) -> Campaign:
     gaussian = isinstance(randomizer, GaussianNoise)
     kind = RandomizerKind.GAUSSIAN if gaussian else RandomizerKind.LAPLACE
-    averaged = protocol is Protocol.AVERAGED  # defined for replace-one only
-    adjacency = Adjacency.REPLACE_ONE if averaged else Adjacency.ADD_REMOVE
+    is_averaged = protocol is Protocol.AVERAGED  # which is defined for replace-one only
+    adjacency = Adjacency.REPLACE_ONE if is_averaged else Adjacency.ADD_REMOVE
     return Campaign(
         name="leak test",
         population_id=None,
-        budget=Budget(UNLIMITED, delta, adjacency),
-        design=Design(protocol, participation=participation, randomizer=randomizer, **described),
+        budget=Budget(UNLIMITED_EPSILON, delta, adjacency),
+        design=Design(
+            protocol, participation=participation, randomizer=randomizer, **design_fields
+        ),
         repeats=1,
         randomizer=RandomizerConfig(kind, clip=1.0, grid=grid),
         task=with_plain_sgd(None),
@@ -319,63 +343,69 @@ def _campaign(
 
 # ---- the leak tests ------------------------------------------------------------------------------
 
-FULL = Scenario("in full slots", EXCESS, None, others=1)
-OTHER_DATA = Scenario("with other data", EXCESS, -EXCESS)
-_SUMS = server_noise(slots=6, noise=0.7, delta=0.1)
+FULL_SLOTS = Scenario("in full slots", UNCLIPPED_NORM, None, others_per_slot=1)
+OTHER_DATA = Scenario("with other data", UNCLIPPED_NORM, -UNCLIPPED_NORM)
+_SIX_SLOTS = server_noise(slots=6, noise=0.7, delta=0.1)
 _SMALL_DELTA = server_noise(slots=4, noise=1.0, delta=0.01)
-_RARE = server_noise(slots=2, noise=0.5, delta=0.03, participation=0.1)
-_REPLACED = server_noise(slots=4, noise=2.0, delta=1e-3)
-_REPLACED = replace(_REPLACED, budget=replace(_REPLACED.budget, adjacency=Adjacency.REPLACE_ONE))
-_CHOSEN = client_noise(slots=2, noise=1.0, capacity=1, delta=0.2)
+_RARE_PARTICIPATION = server_noise(slots=2, noise=0.5, delta=0.03, participation=0.1)
+_ADD_REMOVE = server_noise(slots=4, noise=2.0, delta=1e-3)
+_REPLACE_ONE = replace(
+    _ADD_REMOVE, budget=replace(_ADD_REMOVE.budget, adjacency=Adjacency.REPLACE_ONE)
+)
+_CAPACITY_ONE = client_noise(slots=2, noise=1.0, capacity=1, delta=0.2)
 _FINE_GRID = client_noise(slots=1, noise=2.0, capacity=1, delta=0.05, grid=2e-8)
 
 
 def _leak_test(
-    runs: int, campaign: Campaign, faults: Faults = ORDINARY_FAULTS, **more: Any
+    runs: int, campaign: Campaign, faults: Faults = ORDINARY_FAULTS, **options: Any
 ) -> LeakTest:
-    """Return the leak test that compares a campaign with its certificate."""
-    return LeakTest(runs, lambda: prepare_audit(campaign, faults=faults, **more))
+    """Return the leak test of a whole campaign. The claim is the certificate of the campaign."""
+    return LeakTest(runs, lambda: prepare_audit(campaign, faults=faults, **options))
 
 
-def _device_test(runs: int, campaign: Campaign, **more: Any) -> LeakTest:
-    """Return the leak test of one device's reports."""
-    return LeakTest(runs, lambda: prepare_device_audit(campaign, **more))
+def _device_test(runs: int, campaign: Campaign, **options: Any) -> LeakTest:
+    """Return the leak test of one device. The claim is the guarantee of the local randomizer."""
+    return LeakTest(runs, lambda: prepare_device_audit(campaign, **options))
 
 
 LEAK_TESTS: Mapping[str, LeakTest] = {
     # Missing or weak noise in slots that are filled with dummy reports.
     "dummies": _leak_test(1500, client_noise(slots=4, noise=1.0, capacity=2, delta=1e-3)),
     # Weak noise, updates that are not clipped, predictable slots and repeated releases.
-    "sums": _leak_test(2500, _SUMS),
+    "sums": _leak_test(2500, _SIX_SLOTS),
     # A slot that is released again after a restart.
     "restarts": _leak_test(1500, _SMALL_DELTA, Faults(crashes_while_closing=4)),
     # Slots that are drawn too often or never.
     "slots": _leak_test(12_000, server_noise(slots=2, noise=0.7, delta=0.2), NO_FAULTS),
     # A participation coin that is skipped or drawn again.
-    "coin": _leak_test(2000, _RARE, Faults(crashes_after_no=10)),
+    "coin": _leak_test(2000, _RARE_PARTICIPATION, Faults(crashes_after_declining=10)),
     # A biased choice of the used check-ins, or a choice that can be drawn again.
-    "choice": _leak_test(2000, _CHOSEN, Faults(crashes_at_invitation=10), scenario=FULL),
-    # A late report that counts in another slot.
-    "late": _leak_test(2500, _SUMS, Faults(late_report=True)),
+    "choice": _leak_test(
+        2000, _CAPACITY_ONE, Faults(crashes_at_invitation=10), scenario=FULL_SLOTS
+    ),
+    # A late report that is added to the sum of another slot.
+    "late": _leak_test(2500, _SIX_SLOTS, Faults(late_report=True)),
     # A device that takes part again from a backup.
-    "restored": _leak_test(2000, _SUMS, Faults(restorations=24)),
-    # Reports that remain on the disks.
-    "remains": _leak_test(1000, _REPLACED, scenario=OTHER_DATA, view=AdversaryView.DISKS),
-    # Links from devices to slots on the server's disk.
+    "restored": _leak_test(2000, _SIX_SLOTS, Faults(restorations=24)),
+    # Reports that remain on the disks after the campaign.
+    "remains": _leak_test(1000, _REPLACE_ONE, scenario=OTHER_DATA, view=AdversaryView.DISKS),
+    # Records on the server's disk of which device was in which slot.
     "links": _leak_test(1500, _SMALL_DELTA, view=AdversaryView.DISKS),
     # Slots that the budget does not allow.
-    "budget": LeakTest(2500, short_budget),
+    "budget": LeakTest(2500, one_slot_budget),
     # Campaigns that ignore the epsilon of earlier campaigns.
-    "population": LeakTest(2000, shared_budget),
-    # Reports of one device, repeats included.
+    "population": LeakTest(2000, one_campaign_budget),
+    # All reports that one device with Gaussian noise sends, including retries.
     "device": _device_test(1500, client_noise(slots=1, noise=2.0, capacity=1, delta=0.05)),
-    # Noise with holes: values that are possible under one update and impossible under another.
-    "grid": _device_test(1500, _FINE_GRID, faults=NO_FAULTS, odd=True),
-    # Reports of one device with Laplace noise.
-    "laplace": _device_test(1500, laplace(slots=1, local_epsilon=1.0, delta=0.01)),
+    # Noise with holes, which the docstring of the module explains.
+    "grid": _device_test(1500, _FINE_GRID, faults=NO_FAULTS, odd_distance=True),
+    # All reports that one device with Laplace noise sends, including retries.
+    "laplace": _device_test(1500, laplace_noise(slots=1, local_epsilon=1.0, delta=0.01)),
     # A slot of a sliding window that is predictable, or a window that is too short.
-    "sliding": _leak_test(2500, sliding(window=4, noise=0.7, delta=0.2)),
-    # Reports that stand out in an average.
-    "averaged": _leak_test(2500, averaged(slots=2, contributors=4, local_epsilon=2.0, delta=0.05)),
+    "sliding": _leak_test(2500, sliding_windows(window=4, noise=0.7, delta=0.2)),
+    # Reports with too little noise, or too large a weight, in an average.
+    "averaged": _leak_test(
+        2500, averaged_updates(slots=2, contributors=4, local_epsilon=2.0, delta=0.05)
+    ),
 }
 """The leak tests by name. Each comment says which leak the test looks for."""

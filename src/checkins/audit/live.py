@@ -3,8 +3,8 @@
 The audit opens many tiny campaigns at the coordinator. In each campaign, a fair coin decides for
 every canary (a test device) whether it takes part. Canaries run the SDK's client with the operating
 system's randomness, and each canary's update has its own coordinate. The audit guesses the coins
-from the public ledger, which contains the sum of every slot. So it detects leaks in the client, in
-the service and between them.
+from the public ledger, which contains the sum of every slot. So it detects leaks in the client and
+in the service.
 
 Use it with a coordinator that is set up for tests, because these campaigns have artificial data.
 """
@@ -46,20 +46,21 @@ from checkins.tasks.model import parameter_count, unflatten
 if TYPE_CHECKING:
     import httpx
 
-CONFIDENCE = 0.9999
-POLL_S = 0.25
-PATIENCE_S = 120.0
-"""Time limit of one request, and of everything that the audit waits for, in seconds."""
-BUSY = (429, 503)
-"""HTTP status codes after which a request is repeated."""
-IN_TIME = 0.95
-"""Share of the devices that must report in time. Slots are lengthened until they do."""
-LONGEST_SLOT_S = 16.0
-EXCESS = 3.0
-"""Length of a canary's update before clipping, in units of the clip."""
+CONFIDENCE = 0.9999  # default confidence of the bound
+POLL_S = 0.25  # pause between two requests that ask whether a campaign is over
+TIMEOUT_S = 120.0
+"""Time limit in seconds of one request, of opening a campaign and of waiting for its end."""
+RETRIED_STATUS_CODES = (429, 503)
+"""HTTP status codes after which the audit tries again to open a campaign."""
+MIN_REPORTED_SHARE = 0.95
+"""Share of the devices that must report in time. Otherwise the audit uses longer slots."""
+MAX_SLOT_S = 16.0
+"""Slots are not lengthened beyond this number of seconds."""
+UNCLIPPED_NORM = 3.0
+"""Norm of a canary's update before clipping, in units of the clip norm."""
 CLIP, GRID = 1.0, 1e-4
-LINE_BYTES, NUMBER_BYTES = 4096, 12
-"""Largest sizes in a slot's ledger line: everything but the sum, and one number of the sum."""
+MAX_LINE_BYTES, MAX_NUMBER_BYTES = 4096, 12
+"""Largest sizes of a slot's ledger line without its sum, and of one number of the sum."""
 
 
 class LiveFailed(CheckinsError):
@@ -70,15 +71,15 @@ class LiveFailed(CheckinsError):
 class LiveSettings:
     """The number of campaigns, the number of canaries in each, and their parameters.
 
-    ``at_once`` campaigns run concurrently. Guesses prove a bound only if ``delta`` times the number
-    of canaries is far below 1 − confidence. If ``capacity`` is a number, devices add the noise, and
-    the server draws dummy reports to fill the slots. If it is None, the server adds the noise to
-    the sum of all reports.
+    ``concurrency`` campaigns run at the same time. Each campaign starts ``lead_s`` seconds after it
+    is opened. Guesses prove a bound only if ``delta`` times the number of canaries is far below
+    1 − confidence. If ``capacity`` is a number, devices add the noise, and the server draws dummy
+    reports to fill the slots. If it is None, the server adds the noise to the sum of all reports.
     """
 
     campaigns: int
     canaries: int
-    at_once: int = 4
+    concurrency: int = 4
     slots: int = 3
     noise_multiplier: float = 3.0
     capacity: int | None = None
@@ -91,11 +92,12 @@ class LiveSettings:
     def __post_init__(self) -> None:
         validate.count(campaigns=self.campaigns, most=100_000)
         validate.count(canaries=self.canaries, most=10_000)
-        validate.count(at_once=self.at_once, most=1000)
+        validate.count(concurrency=self.concurrency, most=1000)
         validate.open_unit(delta=self.delta, confidence=self.confidence)
 
     @property
     def slot_noise(self) -> float:
+        """Standard deviation of the noise in the sum of a slot, in units of the clip norm."""
         return self.noise_multiplier * math.sqrt(self.capacity or 1)
 
     def coins(self, number: int) -> NDArray[np.bool_]:
@@ -109,8 +111,8 @@ class LiveSettings:
 
     def campaign(self, start: datetime) -> Campaign:
         """Return a new campaign with its own population."""
-        at = NoiseAt.SERVER if self.capacity is None else NoiseAt.CLIENT
-        noise = GaussianNoise(self.noise_multiplier, at)
+        noise_at = NoiseAt.SERVER if self.capacity is None else NoiseAt.CLIENT
+        noise = GaussianNoise(self.noise_multiplier, noise_at)
         name = f"audit-{secrets.token_hex(8)}"
         columns = tuple(f"c{number}" for number in range(self.canaries))
         data = DataFile("audit.csv", "client", "label", columns, ((0.0, 1.0),) * self.canaries, 2)
@@ -142,11 +144,11 @@ class LiveAudit:
     confidence: float
     canaries: int
     """Number of canaries in all campaigns together."""
-    sent: int
+    participating: int
     """Number of canaries whose coin let them take part."""
     outcomes: Mapping[str, int]
-    """Number of participating canaries by the outcome that the client reports."""
-    by: str
+    """Number of participating canaries by their outcome, such as "reported"."""
+    evidence: str
     """The counts that prove the bound, in words."""
 
     @property
@@ -173,72 +175,75 @@ class _CanaryTrainer:
     def update(self, model: Mapping[str, NDArray[Any]]) -> Mapping[str, NDArray[Any]]:
         shapes = {name: tensor.shape for name, tensor in model.items()}
         flat = np.zeros(parameter_count(shapes))
-        flat[self._coordinate] = EXCESS * CLIP
+        flat[self._coordinate] = UNCLIPPED_NORM * CLIP
         return unflatten(flat, shapes)
 
 
-def audit_live(url: str, settings: LiveSettings, *, operator: str) -> LiveAudit:
-    """Audit the coordinator at ``url``. ``operator`` is the token of its operator."""
-    return asyncio.run(_audited(url, settings, operator))
+def audit_live(url: str, settings: LiveSettings, *, operator_token: str) -> LiveAudit:
+    """Audit the coordinator at ``url``. ``operator_token`` is the token of its operator."""
+    return asyncio.run(_audit(url, settings, operator_token))
 
 
-async def _audited(url: str, settings: LiveSettings, operator: str) -> LiveAudit:
+async def _audit(url: str, settings: LiveSettings, operator_token: str) -> LiveAudit:
     import httpx
 
-    turns = asyncio.Semaphore(settings.at_once)
-    async with httpx.AsyncClient(base_url=url, timeout=PATIENCE_S) as http:
-        coordinator = await _paced(_Coordinator(http, url, operator, settings))
+    free_places = asyncio.Semaphore(settings.concurrency)
+    async with httpx.AsyncClient(base_url=url, timeout=TIMEOUT_S) as http:
+        coordinator = await _with_long_enough_slots(
+            _Coordinator(http, url, operator_token, settings)
+        )
 
-        async def turn(number: int) -> _FinishedCampaign:
-            async with turns:
+        async def run_campaign(number: int) -> _FinishedCampaign:
+            async with free_places:
                 return await coordinator.run_campaign(settings.coins(number))
 
-        finished = await asyncio.gather(*(turn(number) for number in range(settings.campaigns)))
-    measured, by = _measured(settings, finished)
-    coins = np.concatenate([one.coins for one in finished])
+        finished_campaigns = await asyncio.gather(*map(run_campaign, range(settings.campaigns)))
+    measured, evidence = _measure(settings, finished_campaigns)
+    coins = np.concatenate([campaign.coins for campaign in finished_campaigns])
     return LiveAudit(
-        claimed=max(one.epsilon for one in finished),
+        claimed=max(campaign.epsilon for campaign in finished_campaigns),
         measured=measured,
         delta=settings.delta,
         confidence=settings.confidence,
         canaries=coins.size,
-        sent=int(coins.sum()),
-        outcomes=sum((Counter(one.outcomes) for one in finished), Counter()),
-        by=by,
+        participating=int(coins.sum()),
+        outcomes=sum((Counter(campaign.outcomes) for campaign in finished_campaigns), Counter()),
+        evidence=evidence,
     )
 
 
-def _measured(settings: LiveSettings, finished: Sequence[_FinishedCampaign]) -> tuple[float, str]:
-    """Return the best bound and the counts that prove it."""
-    scores = np.concatenate([one.scores for one in finished])
-    coins = np.concatenate([one.coins for one in finished])
+def _measure(settings: LiveSettings, campaigns: Sequence[_FinishedCampaign]) -> tuple[float, str]:
+    """Return the best bound on epsilon, and the counts that prove it, in words."""
+    scores = np.concatenate([campaign.scores for campaign in campaigns])
+    coins = np.concatenate([campaign.coins for campaign in campaigns])
     if settings.canaries == 1:  # the campaigns are independent runs
         trials = Trials(scores[coins], scores[~coins], "one device", engine="live")
         (bound,) = lower_bounds(trials, deltas=[settings.delta], confidence=settings.confidence)
         true_positives = f"{bound.true_positives} of {bound.positive_runs} true positives"
         return bound.epsilon, f"{true_positives}, {bound.false_positives} false positives"
     order, failure = np.argsort(scores, kind="stable"), 1.0 - settings.confidence
-    guessed = guessed_bounds(coins, order, deltas=[settings.delta], failure=failure, canary="live")
-    best = max(guessed, key=lambda bound: bound.epsilon)
+    bounds = guessed_bounds(coins, order, deltas=[settings.delta], failure=failure, canary="live")
+    best = max(bounds, key=lambda bound: bound.epsilon)
     return best.epsilon, f"{best.correct} of {best.guesses} guesses right"
 
 
-async def _paced(coordinator: _Coordinator) -> _Coordinator:
+async def _with_long_enough_slots(coordinator: _Coordinator) -> _Coordinator:
     """Return the coordinator with slots long enough for nearly all devices to report in time.
 
-    Try slots of doubling length in campaigns that do not count, in which all canaries take part.
+    Run some campaigns in which all canaries take part, and double the length of the slots until
+    the canaries report in time. These campaigns are not used for the measurement.
     """
     settings = coordinator.settings
-    everyone = np.ones(settings.canaries, dtype=np.bool_)
-    tried = await asyncio.gather(
-        *(coordinator.run_campaign(everyone) for _ in range(settings.at_once))
+    all_coins = np.ones(settings.canaries, dtype=np.bool_)
+    trial_campaigns = await asyncio.gather(
+        *(coordinator.run_campaign(all_coins) for _ in range(settings.concurrency))
     )
-    reported = sum(one.outcomes.get("reported", 0) for one in tried)
-    enough = reported >= IN_TIME * settings.canaries * settings.at_once
-    if enough or settings.slot_s >= LONGEST_SLOT_S:
+    reported = sum(campaign.outcomes.get("reported", 0) for campaign in trial_campaigns)
+    is_enough = reported >= MIN_REPORTED_SHARE * settings.canaries * settings.concurrency
+    if is_enough or settings.slot_s >= MAX_SLOT_S:
         return coordinator
-    longer = replace(settings, slot_s=2.0 * settings.slot_s, choose_s=2.0 * settings.choose_s)
-    return await _paced(replace(coordinator, settings=longer))
+    longer_slots = replace(settings, slot_s=2.0 * settings.slot_s, choose_s=2.0 * settings.choose_s)
+    return await _with_long_enough_slots(replace(coordinator, settings=longer_slots))
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,21 +252,21 @@ class _Coordinator:
 
     http: httpx.AsyncClient
     url: str
-    operator: str
+    operator_token: str
     settings: LiveSettings
 
     async def run_campaign(self, coins: NDArray[np.bool_]) -> _FinishedCampaign:
-        """Open a campaign, let the chosen canaries take part, and score its ledger."""
+        """Open a campaign, let the canaries whose coin is True take part, and score the ledger."""
         view = await self._open()
-        chosen, tally = np.flatnonzero(coins), Tally()
-        if chosen.size:
+        participating, tally = np.flatnonzero(coins), Tally()
+        if participating.size:
             swarm = Swarm(
                 url=self.url,
                 campaign=view["id"],
                 seal=view["seal"],
-                clients=chosen.size,
-                trainer=lambda client: _CanaryTrainer(int(chosen[client])),
-                patience_s=PATIENCE_S,
+                clients=participating.size,
+                trainer=lambda client: _CanaryTrainer(int(participating[client])),
+                patience_s=TIMEOUT_S,
             )
             await swarm.run(tally)
         await self._wait_for_end(view["id"])
@@ -275,52 +280,53 @@ class _Coordinator:
     async def _open(self) -> wire.CampaignView:
         """Open a campaign that begins soon.
 
-        If its start passes before the coordinator has certified it, try again with a later start.
+        If the start passes before the coordinator has certified the campaign, try again with a
+        later start.
         """
-        lead_s, until = self.settings.lead_s, time.monotonic() + PATIENCE_S
-        while time.monotonic() < until:
+        lead_s, deadline = self.settings.lead_s, time.monotonic() + TIMEOUT_S
+        while time.monotonic() < deadline:
             campaign = self.settings.campaign(datetime.now(UTC) + timedelta(seconds=lead_s))
             request = Request(
                 RequestKind.VIEW,
                 "POST",
                 wire.CAMPAIGNS_PATH,
-                PATIENCE_S,
-                wire.bearer(self.operator) | {"Content-Type": wire.CAMPAIGN_FILE},
+                TIMEOUT_S,
+                wire.bearer(self.operator_token) | {"Content-Type": wire.CAMPAIGN_FILE},
                 campaign_text(campaign).encode(),
                 VIEW_BYTES,
             )
-            answer, body = await fetch_async(self.http, request)
+            response, body = await fetch_async(self.http, request)
             text = body.decode("utf-8", "replace")
-            if answer.status_code == 201:
+            if response.status_code == 201:
                 view: wire.CampaignView = json.loads(text)
                 return view
-            if answer.status_code in BUSY:
+            if response.status_code in RETRIED_STATUS_CODES:
                 await asyncio.sleep(1.0)
             elif "has passed" in text:
-                lead_s = min(2.0 * lead_s, PATIENCE_S)
+                lead_s = min(2.0 * lead_s, TIMEOUT_S)
             else:
                 break
-        raise LiveFailed(f"the coordinator opens no campaign: {text[:300]}")
+        raise LiveFailed(f"the coordinator did not open a campaign: {text[:300]}")
 
     async def _wait_for_end(self, run: str) -> None:
         slots_s = self.settings.slots * self.settings.slot_s
-        async with asyncio.timeout(PATIENCE_S + self.settings.lead_s + slots_s):
+        async with asyncio.timeout(TIMEOUT_S + self.settings.lead_s + slots_s):
             while True:
-                request = replace(view_request(run), timeout_s=PATIENCE_S)
-                answer, body = await fetch_async(self.http, request)
-                if answer.status_code == 200 and json.loads(body)["status"] in wire.OVER:
+                request = replace(view_request(run), timeout_s=TIMEOUT_S)
+                response, body = await fetch_async(self.http, request)
+                if response.status_code == 200 and json.loads(body)["status"] in wire.OVER:
                     return
                 await asyncio.sleep(POLL_S)
 
     async def _sums(self, run: str) -> NDArray[np.float64]:
-        """Return the sum of each slot from the ledger, in units of the clip.
+        """Return the sum of each slot from the ledger, in units of the clip norm.
 
-        Raise InvalidLedger if the chain is broken.
+        Raise InvalidLedger if the hash chain of the ledger is broken.
         """
-        slot_bytes = LINE_BYTES + NUMBER_BYTES * (self.settings.canaries + 1)
+        slot_bytes = MAX_LINE_BYTES + MAX_NUMBER_BYTES * (self.settings.canaries + 1)
         max_bytes = 2 * VIEW_BYTES + self.settings.slots * slot_bytes
         path = wire.LEDGER_PATH.format(run=run)
-        request = Request(RequestKind.LEDGER, "GET", path, PATIENCE_S, max_bytes=max_bytes)
+        request = Request(RequestKind.LEDGER, "GET", path, TIMEOUT_S, max_bytes=max_bytes)
         _, body = await fetch_async(self.http, request)
         ledger, sums = Ledger(), []
         for line in body.splitlines(keepends=True):
@@ -328,6 +334,6 @@ class _Coordinator:
             if isinstance(entry, SlotClosed):
                 total = entry.numbers()
                 if total is None:
-                    raise LiveFailed(f"slot {entry.slot} of {run} has no sum")
+                    raise LiveFailed(f"slot {entry.slot} of run {run} has no sum in the ledger")
                 sums.append(total * (GRID / CLIP))
         return np.array(sums)

@@ -1,9 +1,10 @@
 r"""Audit a campaign with a single run that has many canaries.
 
-A fair coin decides for each of the k canaries whether it is included. After the run, the adversary
-guesses the coins of r canaries, and v guesses are right. Every canary has its own direction, so one
-run contains many attacks. With Gaussian noise, the directions are orthogonal axes. With a local
-epsilon, every canary has its own category of a randomized response with this local epsilon.
+Canaries are clients whose presence the adversary tries to detect. A fair coin decides for each of
+the k canaries whether it is included. After the run, the adversary guesses the coins of r canaries,
+and v guesses are right. With Gaussian noise, the update of every canary has its own coordinate, so
+the canaries do not disturb each other. With a local epsilon, every canary has its own category of a
+randomized response with this local epsilon, unless the certificate names another randomizer.
 
 Theorem:     [SNJ23, section 5 and Appendix D], arXiv:2305.08846v1. If the run is (ε, δ)-DP with
              respect to each canary, then for v in the upper tail (a bound below ½), with
@@ -19,8 +20,8 @@ Theorem:     [SNJ23, section 5 and Appendix D], arXiv:2305.08846v1. If the run i
              paper). Two distributions that are (ε, δ)-close become ε-close if each is changed on an
              event of probability δ. So the number of right guesses is at most W + N, where N is the
              number of canaries for which such an event happens. The mean of N is at most 2 k δ. By
-             Markov's inequality, N >= i has probability at most 2 k δ / i, and i such canaries help
-             only if v − i <= W < v. α is the worst case over all N with this mean.
+             Markov's inequality, N >= i has probability at most 2 k δ / i. If N = i, at least v
+             guesses can be right only if v − i <= W. α is the worst case over all N with this mean.
 Neighbours:  those of the certificate: a coin decides whether a canary is present (add/remove), or
              which of two data sets it has (replace-one). The other clients may be arbitrary.
 Rounding:    down.
@@ -51,15 +52,15 @@ from checkins.audit.releases import LaplaceSum, RunParameters
 from checkins.campaign import Campaign
 from checkins.errors import InvalidValue, NotCovered
 
-_MAX_EPSILON = 60.0
+_MAX_EPSILON = 60.0  # epsilon is searched below this
 
 
 def tail_probability(
     correct: int, *, guesses: int, canaries: int, epsilon: float, delta: float
 ) -> float:
-    """Return an upper bound on the probability of at least ``correct`` right guesses.
+    """Return an upper bound on the probability that at least ``correct`` guesses are right.
 
-    The run is assumed to be (epsilon, delta)-DP.
+    The run is assumed to be (epsilon, delta)-DP with respect to each canary.
 
     >>> round(tail_probability(9, guesses=10, canaries=10, epsilon=0.0, delta=0.0), 6)  # fair coins
     0.010742
@@ -70,12 +71,12 @@ def tail_probability(
     validate.probability(delta=delta)
     if correct == 0:
         return 1.0
-    right = 1.0 / (1.0 + math.exp(-epsilon))
-    beta = float(bdtrc(correct - 1, guesses, right))
+    right_probability = 1.0 / (1.0 + math.exp(-epsilon))
+    beta = float(bdtrc(correct - 1, guesses, right_probability))
     if delta == 0.0:
         return beta
-    below = binom.pmf(np.arange(correct - 1, -1, -1), guesses, right)
-    alpha = float(np.max(np.cumsum(below) / np.arange(1, correct + 1)))
+    masses = binom.pmf(np.arange(correct - 1, -1, -1), guesses, right_probability)
+    alpha = float(np.max(np.cumsum(masses) / np.arange(1, correct + 1)))
     bound = beta + 2.0 * canaries * delta * alpha
     return bound if bound < 0.5 else 1.0  # the theorem covers the upper tail only
 
@@ -84,7 +85,7 @@ def tail_probability(
 class GuessedBound:
     """A lower bound on epsilon at ``delta``, because ``correct`` of ``guesses`` were right.
 
-    It is false with probability at most ``failure``.
+    The bound is false with probability at most ``failure``.
     """
 
     correct: int
@@ -96,16 +97,16 @@ class GuessedBound:
 
     @cached_property
     def epsilon(self) -> float:
-        """The largest epsilon that the guesses refute."""
-        known = {"guesses": self.guesses, "canaries": self.canaries}
+        """The largest epsilon that the guesses refute, or 0 if they refute none."""
+        fixed = {"guesses": self.guesses, "canaries": self.canaries}
 
-        def refuted(epsilon: float) -> bool:
-            bound = tail_probability(self.correct, **known, epsilon=epsilon, delta=self.delta)
+        def is_refuted(epsilon: float) -> bool:
+            bound = tail_probability(self.correct, **fixed, epsilon=epsilon, delta=self.delta)
             return bound < self.failure
 
-        if not refuted(0.0):
+        if not is_refuted(0.0):
             return 0.0
-        return first_true(refuted, false=_MAX_EPSILON, true=0.0, width=1e-9, precision=1e-9)
+        return first_true(is_refuted, false=_MAX_EPSILON, true=0.0, width=1e-9, precision=1e-9)
 
     def at(self, delta: float) -> GuessedBound:
         """Return the bound from the same guesses at another delta."""
@@ -124,57 +125,60 @@ def guessed_bounds(
     failure: float,
     canary: str,
 ) -> tuple[GuessedBound, ...]:
-    """Return the bounds of all strategies and deltas. All hold, except with ``failure``.
+    """Return a bound for each strategy and delta. All hold, except with probability ``failure``.
 
-    ``order`` sorts the canaries by their scores. A strategy guesses that the canaries with the h
-    highest scores were included, and that those with the l lowest scores were not. The strategies
-    do not depend on the results. One of them guesses only about high scores, because an included
-    canary that did not report also has a low score.
+    ``order`` sorts the canaries by their scores. A strategy guesses that the canaries with the
+    highest scores were included, and that the canaries with the lowest scores were not. The
+    strategies are fixed before the run. One strategy makes no guesses about low scores, because an
+    included canary that did not report also has a low score.
     """
     canaries = coins.size
-    half, quarter, few = (max(1, canaries // part) for part in (2, 4, 32))
+    half, quarter, few = (max(1, canaries // divisor) for divisor in (2, 4, 32))
     strategies = [(half, canaries - half), (few, few), (0, quarter)]
     strategies = [(low, high) for low, high in strategies if low + high <= canaries]
-    each = failure / (len(strategies) * len(deltas))
-    found = []
+    failure_per_bound = failure / (len(strategies) * len(deltas))
+    bounds = []
     for low, high in strategies:
-        right = int(coins[order[canaries - high :]].sum()) + int((~coins[order[:low]]).sum())
-        found += [
-            GuessedBound(right, low + high, canaries, canary, delta, each) for delta in deltas
+        correct = int(coins[order[canaries - high :]].sum()) + int((~coins[order[:low]]).sum())
+        bounds += [
+            GuessedBound(correct, low + high, canaries, canary, delta, failure_per_bound)
+            for delta in deltas
         ]
-    return tuple(found)
+    return tuple(bounds)
 
 
-CANARIES = 1000
+DEFAULT_CANARIES = 1000
 """Default number of canaries."""
-_MIN_CANARIES = 32
-_MAX_VALUES = 50_000_000
+_MIN_CANARIES = 32  # even if fewer canaries would fill all slots
+_MAX_VALUES = 50_000_000  # largest number of slots times canaries, which are all held in memory
 
 FloatArray = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class OneRun:
-    """A campaign and the number of its canaries."""
+class OneRunAudit:
+    """The audit of a campaign by one run with this number of canaries."""
 
     campaign: Campaign
     canaries: int
 
     @classmethod
-    def of(cls, campaign: Campaign, *, canaries: int = CANARIES) -> OneRun:
+    def of(cls, campaign: Campaign, *, canaries: int = DEFAULT_CANARIES) -> OneRunAudit:
         """Return the audit of a campaign with at most ``canaries`` canaries.
 
-        There are fewer if the slots, the declared population or the memory do not allow as many.
+        There are fewer if the slots, the declared population or the memory cannot hold as many.
         """
         run = RunParameters.of(campaign.design, repeats=campaign.repeats)
         if run.averaged:
-            why = "one run is for the fixed and the sliding protocol"
-            raise NotCovered("protocol", "averaged", why)
+            problem = "an audit with one run needs the fixed or the sliding protocol"
+            raise NotCovered("protocol", "averaged", problem)
         if campaign.design.population is not None:
             canaries = min(canaries, campaign.design.population.most)
-        if run.capacity is not None:  # only chosen canaries show anything
-            room = math.ceil(2 * run.places * run.repeats / max(run.participation, 1e-3))
-            canaries = min(canaries, max(room, _MIN_CANARIES))
+        if run.capacity is not None:  # canaries that the slots do not use reveal nothing
+            enough_canaries = math.ceil(
+                2 * run.report_count * run.repeats / max(run.participation, 1e-3)
+            )
+            canaries = min(canaries, max(enough_canaries, _MIN_CANARIES))
         return cls(campaign, max(1, min(canaries, _MAX_VALUES // run.slots)))
 
     @property
@@ -193,7 +197,7 @@ class OneRun:
     def bounds(
         self, *, deltas: Sequence[float], failure: float, generator: np.random.Generator
     ) -> tuple[GuessedBound, ...]:
-        """Return the bounds of all strategies. All hold, except with probability ``failure``."""
+        """Make the run, and return its bounds. All hold, except with probability ``failure``."""
         coins = generator.random(self.canaries) < 0.5
         scores = self.scores(coins, generator)
         order = np.lexsort((generator.random(self.canaries), scores))  # ties are broken at random
@@ -207,70 +211,71 @@ class OneRun:
         for _ in range(run.repeats):
             if isinstance(randomizer, GaussianNoise):
                 deviation = self.campaign.design.slot_noise(randomizer)
-                total += self._by_sums(run, deviation, coins, generator)
+                total += self._scores_from_sums(run, deviation, coins, generator)
             elif isinstance(self.campaign.design.named_randomizer, LaplaceReports):
                 noise = LaplaceSum(2.0 / randomizer.local_epsilon, run.capacity or 1)
-                total += self._by_laplace_sums(run, noise, coins, generator)
+                total += self._scores_from_laplace_sums(run, noise, coins, generator)
             else:
-                total += self._by_responses(run, randomizer, coins, generator)
+                total += self._scores_from_responses(run, randomizer, coins, generator)
         return total
 
-    def _used(
+    def _used_canaries(
         self, run: RunParameters, coins: NDArray[np.bool_], generator: np.random.Generator
     ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return the canaries that the slots use, and the slot of each.
+        """Draw one run. Return the indices of the canaries that the slots use, and their slots.
 
         A slot uses at most as many canaries as its capacity. For add/remove, a canary takes part
         only if its coin is True.
         """
-        there = coins | self._replace_one
-        coin = generator.random(self.canaries) < run.participation
+        exists = coins | self._replace_one
+        participates = generator.random(self.canaries) < run.participation
         slot = generator.integers(0, run.drawable_slots, self.canaries)
-        who = generator.permutation(np.flatnonzero(there & coin & (slot < run.slots)))
-        where = slot[who]
-        order = np.argsort(where, kind="stable")
-        who, where = who[order], where[order]
+        checks_in = np.flatnonzero(exists & participates & (slot < run.slots))
+        indices = generator.permutation(checks_in)
+        slots = slot[indices]
+        order = np.argsort(slots, kind="stable")
+        indices, slots = indices[order], slots[order]
         if run.capacity is None:
-            return who, where
-        rank = np.arange(who.size) - np.searchsorted(where, where)
-        chosen = rank < run.capacity
-        return who[chosen], where[chosen]
+            return indices, slots
+        rank_in_slot = np.arange(indices.size) - np.searchsorted(slots, slots)
+        is_used = rank_in_slot < run.capacity
+        return indices[is_used], slots[is_used]
 
-    def _by_sums(
+    def _scores_from_sums(
         self,
         run: RunParameters,
         deviation: float,
         coins: NDArray[np.bool_],
         generator: np.random.Generator,
     ) -> FloatArray:
-        """Return log f of each canary. The other canaries do not matter: they have other axes."""
+        """Return the log-likelihood ratio of each canary, which depends only on its coordinate."""
         sums = generator.standard_normal((run.slots, self.canaries)) * deviation
-        who, where = self._used(run, coins, generator)
-        signs = np.where(coins[who], 1.0, -1.0)
-        np.add.at(sums, (where, who), signs)
-        first = _log_mean(sums / deviation**2, deviation, run)
+        used, slots = self._used_canaries(run, coins, generator)
+        signs = np.where(coins[used], 1.0, -1.0)
+        np.add.at(sums, (slots, used), signs)
+        first = _log_likelihood_ratio(sums / deviation**2, deviation, run)
         if not self._replace_one:
             return first
-        return first - _log_mean(-sums / deviation**2, deviation, run)
+        return first - _log_likelihood_ratio(-sums / deviation**2, deviation, run)
 
-    def _by_laplace_sums(
+    def _scores_from_laplace_sums(
         self,
         run: RunParameters,
         noise: LaplaceSum,
         coins: NDArray[np.bool_],
         generator: np.random.Generator,
     ) -> FloatArray:
-        """Return log f of each canary, as ``_by_sums``. Dummies are noise, as all reports are."""
+        """Return the same ratio for Laplace noise. Every report of a slot, or dummy, has noise."""
         sums = noise.draw((run.slots, self.canaries), generator)
-        who, where = self._used(run, coins, generator)
-        np.add.at(sums, (where, who), np.where(coins[who], 1.0, -1.0))
-        scores = []
+        used, slots = self._used_canaries(run, coins, generator)
+        np.add.at(sums, (slots, used), np.where(coins[used], 1.0, -1.0))
+        scores, p = [], run.check_in_probability
         for shift in (1.0, -1.0) if self._replace_one else (1.0,):
             ratios = np.exp(noise.log_ratio(sums, np.full(sums.shape, shift)))
-            scores.append(np.log(1.0 - run.reach + run.reach * ratios.mean(axis=0)))
+            scores.append(np.log(1.0 - p + p * ratios.mean(axis=0)))
         return np.asarray(scores[0] - scores[1] if self._replace_one else scores[0])
 
-    def _by_responses(
+    def _scores_from_responses(
         self,
         run: RunParameters,
         randomizer: LocalRandomizer,
@@ -280,30 +285,34 @@ class OneRun:
         """Return the number of reports of each canary's category.
 
         For replace-one, subtract the number of reports of the canary's second category. If the
-        randomizer has no name, every canary has a category of its own, and dummies are reports of
-        one more category. Otherwise canaries share the categories, and dummies are uniform.
+        certificate names randomized response, canaries share its categories, and dummies are
+        uniform. Otherwise every canary has its own category, and dummies are reports of another
+        category.
         """
-        named = isinstance(randomizer, RandomizedResponseReports)
+        is_named = isinstance(randomizer, RandomizedResponseReports)
         first = np.arange(self.canaries)
-        second = first + (1 if named else self.canaries)
+        second = first + (1 if is_named else self.canaries)
         categories = self.canaries * (2 if self._replace_one else 1) + 1
         if isinstance(randomizer, RandomizedResponseReports):
             categories = randomizer.categories
             first, second = first % categories, second % categories
-        places = run.places
         b = math.exp(randomizer.local_epsilon)
-        who, _ = self._used(run, coins, generator)
-        held = np.full(places, categories - 1)  # the category of dummies without a name
-        if named:
-            held = generator.integers(0, categories, places)
-        held[: who.size] = np.where(coins[who] | (not self._replace_one), first[who], second[who])
-        flipped = generator.random(places) < (categories - 1) / (b + categories - 1)
-        steps = generator.integers(1, categories, places)
-        reported = np.where(flipped, (held + steps) % categories, held)
+        used, _ = self._used_canaries(run, coins, generator)
+        true_categories = np.full(run.report_count, categories - 1)  # that of dummies
+        if is_named:
+            true_categories = generator.integers(0, categories, run.report_count)
+        has_first = coins[used] | (not self._replace_one)
+        true_categories[: used.size] = np.where(has_first, first[used], second[used])
+        lies = generator.random(run.report_count) < (categories - 1) / (b + categories - 1)
+        steps = generator.integers(1, categories, run.report_count)
+        reported = np.where(lies, (true_categories + steps) % categories, true_categories)
         counts = np.bincount(reported, minlength=categories).astype(np.float64)
         return counts[first] - counts[second] if self._replace_one else counts[first]
 
 
-def _log_mean(exponents: FloatArray, deviation: float, run: RunParameters) -> FloatArray:
-    ratios = np.exp(exponents - 0.5 / deviation**2)
-    return np.asarray(np.log(1.0 - run.reach + run.reach * ratios.mean(axis=0)))
+def _log_likelihood_ratio(
+    exponents: FloatArray, deviation: float, run: RunParameters
+) -> FloatArray:
+    """Return log(1 − p + p · mean over slots of the slot's likelihood ratio)."""
+    ratios, p = np.exp(exponents - 0.5 / deviation**2), run.check_in_probability
+    return np.asarray(np.log(1.0 - p + p * ratios.mean(axis=0)))

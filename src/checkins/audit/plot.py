@@ -1,13 +1,15 @@
 """Plot the best attack of an audit: its two error rates, and the epsilon that each test shows.
 
-Let FP and FN be the false positive and false negative rates of a test. If the campaign is
+A test compares the score of a run with a threshold, to tell whether one client, the canary, took
+part. Let FP and FN be the false positive and false negative rates of a test. If the campaign is
 (ε, δ)-DP, then for every test [KOV17, Thm 2.1]
 
     FN >= max(0, 1 − δ − e^ε FP, e^−ε (1 − δ − FP)).
 
-The left panel draws the largest of these lower limits over all audited deltas. A point below it
-contradicts the certificate. The right panel shows log((P − δ)/Q) of the same tests, which is the
-lower bound on epsilon that each test gives.
+The left panel draws the largest of these lower limits over all audited deltas. A point below that
+line contradicts the certificate. The right panel shows the lower bound log((P − δ)/Q) on epsilon of
+each test, where P is the probability of its answer in the runs in which the answer is right, and Q
+the probability of the same answer in the runs in which it is wrong.
 """
 
 from __future__ import annotations
@@ -33,34 +35,34 @@ if TYPE_CHECKING:
 
 FloatArray = NDArray[np.float64]
 
-NAME = "trade-off.png"
+PLOT_FILE_NAME = "trade-off.png"
 BLUE, GREY, RED, ORANGE = "#0072b2", "#8a8a8a", "#cc3311", "#d55e00"
-THIN: dict[str, Any] = {"linewidth": 1.0, "alpha": 0.6}
-COLOURS = {Direction.REMOVE: BLUE, Direction.ADD: ORANGE}
-SIDES = {
+THIN_LINE: dict[str, Any] = {"linewidth": 1.0, "alpha": 0.6}
+COLOUR_OF_DIRECTION = {Direction.REMOVE: BLUE, Direction.ADD: ORANGE}
+CASE_LABELS = {
     Adjacency.ADD_REMOVE: {Direction.REMOVE: "present", Direction.ADD: "missing"},
     Adjacency.REPLACE_ONE: {Direction.REMOVE: "first data", Direction.ADD: "other data"},
 }
-"""Labels of the two cases that a test distinguishes."""
+"""For each neighbour relation and direction, the label of the case that the event indicates."""
 
 
 def certified_line(false_positive: FloatArray, pairs: Iterable[tuple[float, float]]) -> FloatArray:
     """Return the smallest false negative rates that all (epsilon, delta) pairs allow."""
-    least = np.zeros_like(false_positive)
+    smallest = np.zeros_like(false_positive)
     for epsilon, delta in pairs:
         if math.isfinite(epsilon):
-            room = 1.0 - delta - false_positive
-            steep = 1.0 - delta - math.exp(min(epsilon, 700.0)) * false_positive
-            least = np.maximum(least, np.maximum(steep, math.exp(-epsilon) * room))
-    return least
+            flat_part = math.exp(-epsilon) * (1.0 - delta - false_positive)
+            steep_part = 1.0 - delta - math.exp(min(epsilon, 700.0)) * false_positive
+            smallest = np.maximum(smallest, np.maximum(steep_part, flat_part))
+    return smallest
 
 
-def draw_trade_off(audit: Audit, path: Path) -> None:
+def save_trade_off_plot(audit: Audit, path: Path) -> None:
     """Save the figure of the attack with the largest measured bound."""
-    trade_off(audit).savefig(path, metadata={"Software": "checkins"})
+    trade_off_figure(audit).savefig(path, metadata={"Software": "checkins"})
 
 
-def trade_off(audit: Audit) -> Figure:
+def trade_off_figure(audit: Audit) -> Figure:
     """Return the figure: error rates on the left, epsilon of each test on the right."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -86,8 +88,8 @@ def trade_off(audit: Audit) -> Figure:
 
 
 def _best_with_curve(audit: Audit) -> AttackResult | None:
-    drawn = [result for result in audit.check.results if result.curve is not None]
-    return max(drawn, key=lambda one: one.at(audit.headline).epsilon, default=None)
+    results = [result for result in audit.check.results if result.curve is not None]
+    return max(results, key=lambda result: result.at(audit.headline_delta).epsilon, default=None)
 
 
 def _draw_errors(
@@ -99,51 +101,53 @@ def _draw_errors(
     axes.fill_between(grid, line, color=RED, alpha=0.08, linewidth=0)
     axes.plot(grid, line, color=RED, linewidth=1.5, label="certified: no test is below this line")
     axes.plot(grid, 1.0 - grid, ":", color=GREY, linewidth=1.0, label="guessing")
-    here, gone = _sides(audit).values()
+    present, missing = _case_labels(audit).values()
     canary = "" if result is None else result.canary
-    for rates in _exact(result):
+    for rates in _exact_rates(result):
         if rates.direction is Direction.REMOVE:
             x, y = np.append(0.0, rates.unlikely), 1.0 - np.append(0.0, rates.likely)
-            axes.plot(x, y, **THIN, color=BLUE, label=f"{canary}, exact")
+            axes.plot(x, y, **THIN_LINE, color=BLUE, label=f"{canary}, exact")
     if points:
-        _points(axes, points, f"{canary}, measured (each interval end at {audit.confidence:g})")
+        _draw_points(
+            axes, points, f"{canary}, measured (each interval end at {audit.confidence:g})"
+        )
     axes.set(xlim=(0.0, 1.0), ylim=(0.0, 1.0))
-    axes.set_xlabel(f"false positives: called {here}, but {gone}")
-    axes.set_ylabel(f"false negatives: called {gone}, but {here}")
+    axes.set_xlabel(f"false positives: called {present}, but {missing}")
+    axes.set_ylabel(f"false negatives: called {missing}, but {present}")
     axes.set_title(_title(audit), loc="left", fontsize=11)
 
 
 def _title(audit: Audit) -> str:
-    delta = audit.headline
+    delta = audit.headline_delta
     certified, measured = audit.check.certified(delta), audit.check.measured(delta)
-    if audit.check.contradicted:
+    if audit.check.contradicted_deltas:
         return f"contradicted: certified ε ≤ {up(certified)} at δ = {delta:g}"
     return f"{audit.verdict}: {down(measured)} ≤ ε ≤ {up(certified)} at δ = {delta:g}"
 
 
-def _points(axes: Axes, points: tuple[TradeOffPoint, ...], label: str) -> None:
+def _draw_points(axes: Axes, points: tuple[TradeOffPoint, ...], label: str) -> None:
     """Draw the two error rates of each threshold with their Clopper-Pearson intervals."""
     x = np.array([point.false_positive for point in points])
     y = np.array([point.false_negative for point in points])
-    across = np.array([[p.false_positive_low, p.false_positive_high] for p in points]).T
-    along = np.array([[p.false_negative_low, p.false_negative_high] for p in points]).T
-    bars = {"xerr": np.abs(across - x), "yerr": np.abs(along - y), "elinewidth": 0.8}
-    axes.errorbar(x, y, **bars, fmt="o", markersize=2.5, color=BLUE, label=label)
+    x_ends = np.array([[p.false_positive_low, p.false_positive_high] for p in points]).T
+    y_ends = np.array([[p.false_negative_low, p.false_negative_high] for p in points]).T
+    error_bars = {"xerr": np.abs(x_ends - x), "yerr": np.abs(y_ends - y), "elinewidth": 0.8}
+    axes.errorbar(x, y, **error_bars, fmt="o", markersize=2.5, color=BLUE, label=label)
 
 
-def _sides(audit: Audit) -> dict[Direction, str]:
-    return SIDES[audit.campaign.budget.adjacency]
+def _case_labels(audit: Audit) -> dict[Direction, str]:
+    return CASE_LABELS[audit.campaign.budget.adjacency]
 
 
-def _exact(result: AttackResult | None) -> tuple[EventRates, ...]:
+def _exact_rates(result: AttackResult | None) -> tuple[EventRates, ...]:
     return result.rates if result is not None and result.exact else ()
 
 
 def _draw_epsilons(
     axes: Axes, audit: Audit, result: AttackResult | None, points: tuple[TradeOffPoint, ...]
 ) -> None:
-    """Draw the bound of each test at the first delta. Each interval end holds on its own."""
-    delta = audit.headline
+    """Draw the bound on epsilon of each test. The bounds do not hold simultaneously."""
+    delta = audit.headline_delta
     certified = audit.check.certified(delta)
     if math.isfinite(certified):
         label = f"certified: ε ≤ {up(certified)}"
@@ -151,18 +155,20 @@ def _draw_epsilons(
     measured = audit.check.measured(delta)
     label = f"measured by the whole audit: ε ≥ {down(measured)}"
     axes.axhline(measured, color=GREY, linestyle="--", linewidth=1.0, label=label)
-    for direction, called in _sides(audit).items():
-        for rates in _exact(result):
+    for direction, case in _case_labels(audit).items():
+        for rates in _exact_rates(result):
             if rates.direction is direction:
-                some = (rates.likely > delta) & (rates.unlikely > 0.0)
-                epsilons = np.log((rates.likely[some] - delta) / rates.unlikely[some])
-                label, colour = f"called {called}, exact", COLOURS[direction]
-                axes.plot(rates.unlikely[some], epsilons, **THIN, color=colour, label=label)
-        measured_bounds = [_bound_of_point(point, direction, delta) for point in points]
-        known = np.array([pair for pair in measured_bounds if pair is not None]).reshape(-1, 2)
-        if known.size:
-            label = f"called {called}, measured lower bound"
-            axes.plot(*known.T, "o", markersize=2.5, color=COLOURS[direction], label=label)
+                rows = (rates.likely > delta) & (rates.unlikely > 0.0)
+                epsilons = np.log((rates.likely[rows] - delta) / rates.unlikely[rows])
+                label, colour = f"called {case}, exact", COLOUR_OF_DIRECTION[direction]
+                axes.plot(rates.unlikely[rows], epsilons, **THIN_LINE, color=colour, label=label)
+        bounds = [_bound_of_point(point, direction, delta) for point in points]
+        pairs = np.array([pair for pair in bounds if pair is not None]).reshape(-1, 2)
+        if pairs.size:
+            label = f"called {case}, measured lower bound"
+            axes.plot(
+                *pairs.T, "o", markersize=2.5, color=COLOUR_OF_DIRECTION[direction], label=label
+            )
     axes.set_xscale("log")
     lowest = min((p.false_positive_high for p in points), default=1e-3)
     axes.set_xlim(max(1e-7, min(1e-3, lowest) / 2), 1.0)
@@ -176,9 +182,9 @@ def _draw_epsilons(
 def _bound_of_point(
     point: TradeOffPoint, direction: Direction, delta: float
 ) -> tuple[float, float] | None:
-    """Return (Q, epsilon) of one threshold from its interval ends. None if epsilon would be 0."""
+    """Return the upper end of Q and the bound on epsilon at one threshold, or None if it is 0."""
     low, high = 1.0 - point.false_negative_high, point.false_positive_high
     if direction is Direction.ADD:
         low, high = 1.0 - point.false_positive_high, point.false_negative_high
-    positive = low > delta and high < 1.0 and low - delta > high
-    return (high, math.log((low - delta) / high)) if positive else None
+    is_positive = low > delta and high < 1.0 and low - delta > high
+    return (high, math.log((low - delta) / high)) if is_positive else None

@@ -1,7 +1,8 @@
 """Simulate the parts of many runs that depend on a canary, and score their releases.
 
-A run is drawn once and evaluated twice, with the canary and without it. That halves the work. The
-bounds stay valid, because each of the two event probabilities is bounded on its own, so the two may
+The canary is the client whose participation an audit tries to detect. A run is drawn once and
+evaluated twice, with the canary and without it, which halves the work. The measured bounds stay
+valid, because each of the two event probabilities is bounded separately, so the two halves may
 depend on each other.
 
 Only what depends on the canary is drawn. If a report is one of two or three outcomes, the sum of a
@@ -17,8 +18,8 @@ density without it. Then
 
     f = 1 − p + (p/m) Σ_i [ (1 − w_i) + w_i L_i ] .
 
-Theorem:     docs/theory/one-likelihood-ratio.md, given everything that does not depend on the
-             canary. [NP33]: the best test of any size compares f with a threshold.
+Theorem:     docs/theory/one-likelihood-ratio.md, conditional on everything that does not depend on
+             the canary. [NP33]: the best test of any size compares f with a threshold.
 Rounding:    to nearest. An inexact score gives a weaker test, but its bound is still valid.
 """
 
@@ -39,18 +40,18 @@ Indices = NDArray[np.int64]
 Flags = NDArray[np.bool_]
 
 MAX_SLOTS = 20_000
-"""Largest number of slots in a client's window. All of them are simulated in every run."""
+"""Largest number of slots that the canary may draw, because every run simulates all of them."""
 MAX_REPEATS = 1_000
 """Largest number of repeats of a campaign that is audited."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunParameters:
-    """The parameters of a run that matter to one canary. The campaign has ``repeats`` runs.
+    """The parameters of a run on which the scores of one canary depend.
 
-    The canary draws one of ``drawable_slots`` slots. ``slots`` of them release something, and if
-    the canary draws another one, it does not take part. If ``capacity`` is None, every check-in is
-    used.
+    The canary draws one of ``drawable_slots`` slots. Only the first ``slots`` of them release
+    something. If the canary draws a later slot, it does not take part. If ``capacity`` is None,
+    every check-in is used. The campaign is run ``repeats`` times.
     """
 
     slots: int
@@ -63,12 +64,12 @@ class RunParameters:
     """Number of participants in averaged updates, including the canary."""
 
     @property
-    def reach(self) -> float:
+    def check_in_probability(self) -> float:
         """The probability that the canary checks in to a slot that releases something."""
         return self.participation * self.slots / self.drawable_slots
 
     @property
-    def places(self) -> int:
+    def report_count(self) -> int:
         """The number of reports in all slots together, dummies included."""
         return self.slots * (self.capacity or 1)
 
@@ -78,22 +79,22 @@ class RunParameters:
 
         Under the sliding protocol, the canary's window begins after the warm-up.
         """
-        active = design.slots
+        slots = design.slots
         if design.window is not None:
-            active = min(design.window, design.slots - design.window + 1)
-        if active > MAX_SLOTS:
+            slots = min(design.window, design.slots - design.window + 1)
+        if slots > MAX_SLOTS:
             raise InvalidValue(
-                "slots", active, f"must be at most {MAX_SLOTS:,} to be audited: each is simulated"
+                "slots", slots, f"must be at most {MAX_SLOTS:,} to be audited: each is simulated"
             )
         if repeats > MAX_REPEATS:
             raise InvalidValue("repeats", repeats, f"must be at most {MAX_REPEATS:,} to be audited")
         averaged = design.protocol is Protocol.AVERAGED
-        everyone = averaged or isinstance(design.randomizer, GaussianNoise)
+        may_use_all = averaged or isinstance(design.randomizer, GaussianNoise)
         return cls(
-            slots=active,
+            slots=slots,
             drawable_slots=design.drawable_slots,
             participation=design.participation,
-            capacity=design.capacity if everyone else design.capacity or 1,
+            capacity=design.capacity if may_use_all else design.capacity or 1,
             repeats=repeats,
             averaged=averaged,
             contributors=design.population.fewest if averaged and design.population else 1,
@@ -101,18 +102,21 @@ class RunParameters:
 
 
 @dataclass(frozen=True, slots=True)
-class Arrival:
-    """The canary's draws: whether it checks in to a slot that releases something, and that slot."""
+class CanaryDraws:
+    """The canary's draws, one per run: whether it checks in to a slot that releases, and that slot.
 
-    here: Flags
+    ``slot`` counts from 0, and is 0 if the canary does not check in.
+    """
+
+    checks_in: Flags
     slot: Indices
 
     @classmethod
-    def draw(cls, run: RunParameters, runs: int, generator: np.random.Generator) -> Arrival:
-        coin = generator.random(runs) < run.participation
+    def draw(cls, run: RunParameters, runs: int, generator: np.random.Generator) -> CanaryDraws:
+        participates = generator.random(runs) < run.participation
         slot = generator.integers(0, run.drawable_slots, runs)
-        here = coin & (slot < run.slots)
-        return cls(here, np.where(here, slot, 0))
+        checks_in = participates & (slot < run.slots)
+        return cls(checks_in, np.where(checks_in, slot, 0))
 
 
 # ---- reports that are one of two or three outcomes -------------------------------------------
@@ -122,24 +126,26 @@ class Arrival:
 class ResponseDraws:
     """The outcomes of the reports of many runs.
 
-    ``others`` are the counts of all reports but one. If the canary checks in, that one report is
-    ``first`` with its first data set and ``other`` with its other data set. If the canary does not
-    check in, it is ``usual``.
+    ``other_counts`` are the outcome counts of all reports except one, which is the canary's report
+    if the canary ``checks_in``. Then its outcome is ``first_outcome`` with the canary's first data
+    set and ``other_outcome`` with its other data set. If the canary does not check in, the outcome
+    of this report is ``usual_outcome``.
     """
 
-    here: Flags
-    others: Indices
-    usual: Indices
-    first: Indices
-    other: Indices
+    checks_in: Flags
+    other_counts: Indices
+    usual_outcome: Indices
+    first_outcome: Indices
+    other_outcome: Indices
 
 
 @dataclass(frozen=True, slots=True)
 class Response:
     """The outcome probabilities of a report.
 
-    ``first`` and ``other`` belong to the canary's first and other data set, ``base`` to all other
-    reports. For add/remove, the other data set means a missing client, so ``other`` is ``base``.
+    ``first`` are the probabilities with the canary's first data set, ``other`` with its other data
+    set, and ``base`` the probabilities of all other reports. For add/remove, the canary is missing
+    instead of having another data set, so ``other`` equals ``base``.
     """
 
     first: tuple[float, ...]
@@ -150,16 +156,16 @@ class Response:
         self, run: RunParameters, runs: int, reports: int, generator: np.random.Generator
     ) -> ResponseDraws:
         """Draw ``runs`` runs with ``reports`` reports in all slots together."""
-        arrival = Arrival.draw(run, runs, generator)
+        canary_draws = CanaryDraws.draw(run, runs, generator)
         if len(self.base) == 2:
             ones = generator.binomial(reports - 1, self.base[0], runs)
-            others = np.stack([ones, reports - 1 - ones])
+            counts = np.stack([ones, reports - 1 - ones])
         else:
-            others = generator.multinomial(reports - 1, self.base, runs).T.copy()
-        usual = _outcomes(self.base, runs, generator)
-        first = _outcomes(self.first, runs, generator)
-        other = usual if self.other == self.base else _outcomes(self.other, runs, generator)
-        return ResponseDraws(arrival.here, others, usual, first, other)
+            counts = generator.multinomial(reports - 1, self.base, runs).T.copy()
+        usual = _draw_outcomes(self.base, runs, generator)
+        first = _draw_outcomes(self.first, runs, generator)
+        other = usual if self.other == self.base else _draw_outcomes(self.other, runs, generator)
+        return ResponseDraws(canary_draws.checks_in, counts, usual, first, other)
 
 
 def response_releases(draws: ResponseDraws) -> tuple[Indices, Indices]:
@@ -167,26 +173,26 @@ def response_releases(draws: ResponseDraws) -> tuple[Indices, Indices]:
 
     Both arrays have the shape (outcomes, runs).
     """
-    return (
-        _with_one_more(draws.others, np.where(draws.here, draws.first, draws.usual)),
-        _with_one_more(draws.others, np.where(draws.here, draws.other, draws.usual)),
-    )
+    present = np.where(draws.checks_in, draws.first_outcome, draws.usual_outcome)
+    missing = np.where(draws.checks_in, draws.other_outcome, draws.usual_outcome)
+    return _add_outcome(draws.other_counts, present), _add_outcome(draws.other_counts, missing)
 
 
-def _outcomes(
+def _draw_outcomes(
     probabilities: tuple[float, ...], runs: int, generator: np.random.Generator
 ) -> Indices:
-    ends = np.cumsum(probabilities)[:-1]
+    thresholds = np.cumsum(probabilities)[:-1]
     uniform = generator.random(runs)
-    if len(ends) == 1:
-        return np.asarray(uniform >= ends[0], dtype=np.int64)
-    return np.asarray(np.searchsorted(ends, uniform, side="right"), dtype=np.int64)
+    if len(thresholds) == 1:
+        return np.asarray(uniform >= thresholds[0], dtype=np.int64)
+    return np.asarray(np.searchsorted(thresholds, uniform, side="right"), dtype=np.int64)
 
 
-def _with_one_more(counts: Indices, outcome: Indices) -> Indices:
-    more = counts.copy()
-    more[outcome, np.arange(len(outcome))] += 1
-    return more
+def _add_outcome(counts: Indices, outcome: Indices) -> Indices:
+    """Return the outcome counts of all runs, with one more outcome in each run."""
+    sums = counts.copy()
+    sums[outcome, np.arange(len(outcome))] += 1
+    return sums
 
 
 # ---- sums with additive noise ----------------------------------------------------------------
@@ -196,14 +202,15 @@ def _with_one_more(counts: Indices, outcome: Indices) -> Indices:
 class SlotLoads:
     """The number of other clients that check in to each slot, which the adversary knows.
 
-    ``counts`` has the shape (runs, slots) or (1, slots). The updates of these clients are ``level``
-    times the clip in the canary's direction.
+    ``counts`` has the shape (runs, slots), or (1, slots) if all runs have the same counts. The
+    updates of these clients are ``others_update`` times the clip norm in the canary's direction.
     """
 
     counts: Indices
-    level: float
+    others_update: float
 
-    def used(self, capacity: int | None) -> Indices:
+    def used_counts(self, capacity: int | None) -> Indices:
+        """Return how many of these clients each slot uses in a run without the canary."""
         return self.counts if capacity is None else np.minimum(self.counts, capacity)
 
     def choice_probability(self, capacity: int | None) -> FloatArray:
@@ -212,30 +219,30 @@ class SlotLoads:
             return np.ones(self.counts.shape)
         return np.minimum(1.0, capacity / (self.counts + 1.0))
 
-    def displaced(self, capacity: int | None) -> FloatArray:
-        """Return the update that a chosen canary displaces in each slot. 0 unless it is full."""
+    def displaced_update(self, capacity: int | None) -> FloatArray:
+        """Return the update that a chosen canary displaces in each slot, 0 if it is not full."""
         if capacity is None:
             return np.zeros(self.counts.shape)
-        return np.where(self.counts >= capacity, self.level, 0.0)
+        return np.where(self.counts >= capacity, self.others_update, 0.0)
 
 
 @dataclass(frozen=True, slots=True)
 class SumDraws:
-    """The draws of many runs: the canary's arrival and rank, and each slot's load and noise.
+    """The draws of many runs: the canary's draws, and each slot's load and noise.
 
-    ``order`` is the canary's uniform rank among the clients of its slot. A slot with capacity K
-    uses the first K clients. ``noise`` has the shape (runs, slots).
+    ``rank`` is the canary's random place, from 0, in the order of the clients of its slot. A slot
+    with capacity K uses the first K clients. ``noise`` has the shape (runs, slots).
     """
 
-    arrival: Arrival
-    order: Indices
+    canary_draws: CanaryDraws
+    rank: Indices
     loads: SlotLoads
     noise: FloatArray
 
-    def chosen(self, capacity: int | None) -> Flags:
+    def is_chosen(self, capacity: int | None) -> Flags:
         """Return for each run whether the canary's check-in is used."""
-        here = self.arrival.here
-        return here if capacity is None else here & (self.order < capacity)
+        checks_in = self.canary_draws.checks_in
+        return checks_in if capacity is None else checks_in & (self.rank < capacity)
 
 
 def draw_sums(
@@ -243,43 +250,44 @@ def draw_sums(
 ) -> SumDraws:
     """Draw the canary's slot and its rank among the clients of that slot."""
     runs = len(noise)
-    arrival = Arrival.draw(run, runs, generator)
-    waiting = np.broadcast_to(loads.counts, noise.shape)[np.arange(runs), arrival.slot]
-    return SumDraws(arrival, generator.integers(0, waiting + 1), loads, noise)
+    canary_draws = CanaryDraws.draw(run, runs, generator)
+    others = np.broadcast_to(loads.counts, noise.shape)[np.arange(runs), canary_draws.slot]
+    return SumDraws(canary_draws, generator.integers(0, others + 1), loads, noise)
 
 
 def sum_releases(
-    draws: SumDraws, *, first: float, other: float | None, capacity: int | None
+    draws: SumDraws, *, update: float, other_update: float | None, capacity: int | None
 ) -> tuple[FloatArray, FloatArray]:
     """Return the sum of every slot with the canary, and without it.
 
-    The sums are projected on the canary's direction, in units of the clip, and have the shape
-    (runs, slots). ``other`` is the other update for replace-one, and None for add/remove.
+    The sums are projected on the canary's direction, in units of the clip norm, and have the shape
+    (runs, slots). ``update`` is the canary's update. ``other_update`` is its other update for
+    replace-one, and None for add/remove.
     """
-    usual = draws.noise + draws.loads.level * draws.loads.used(capacity)
-    rows = np.arange(len(usual))
-    slot, chosen = draws.arrival.slot, draws.chosen(capacity)
-    displaced = np.broadcast_to(draws.loads.displaced(capacity), usual.shape)[rows, slot]
-    present = usual.copy()
-    present[rows, slot] += np.where(chosen, first - displaced, 0.0)
-    if other is None:
-        return present, usual
-    usual[rows, slot] += np.where(chosen, other - displaced, 0.0)
-    return present, usual
+    missing = draws.noise + draws.loads.others_update * draws.loads.used_counts(capacity)
+    rows = np.arange(len(missing))
+    slot, is_chosen = draws.canary_draws.slot, draws.is_chosen(capacity)
+    displaced = np.broadcast_to(draws.loads.displaced_update(capacity), missing.shape)[rows, slot]
+    present = missing.copy()
+    present[rows, slot] += np.where(is_chosen, update - displaced, 0.0)
+    if other_update is None:
+        return present, missing
+    missing[rows, slot] += np.where(is_chosen, other_update - displaced, 0.0)
+    return present, missing
 
 
 class Noise(Interface):
-    """The distribution of the noise of a slot's sum along one direction, in units of the clip."""
+    """The distribution of a slot's noise along one direction, in units of the clip norm."""
 
     def draw(self, shape: tuple[int, int], generator: np.random.Generator) -> FloatArray: ...
 
     def log_ratio(self, noise: FloatArray, shift: FloatArray) -> FloatArray:
-        """Return the log of the density shifted by ``shift`` over the density, at ``noise``."""
+        """Return log(density(noise − shift) / density(noise)) for each entry of ``noise``."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class GaussianSum:
-    """Gaussian noise. ``deviation`` is one number, or an array of the shape (runs, slots)."""
+    """Gaussian noise. The standard deviation is one number, or an array of shape (runs, slots)."""
 
     deviation: float | FloatArray
 
@@ -287,17 +295,17 @@ class GaussianSum:
         return np.asarray(generator.standard_normal(shape) * self.deviation)
 
     def log_ratio(self, noise: FloatArray, shift: FloatArray) -> FloatArray:
-        away = shift / self.deviation
-        return np.asarray(away * (noise / self.deviation) - away * away / 2)
+        scaled_shift = shift / self.deviation
+        return np.asarray(scaled_shift * (noise / self.deviation) - scaled_shift * scaled_shift / 2)
 
 
 @dataclass(frozen=True, slots=True)
 class LaplaceSum:
-    """The sum of ``reports`` Laplace noises, each of scale b.
+    """The sum of ``reports`` independent Laplace noises, each of scale b.
 
-    It is drawn as b (G − G′), where G and G′ have the Gamma distribution of shape ``reports``. The
-    log ratio is exact for one report. For more reports, it is the log ratio of a Gaussian of the
-    same variance.
+    The sum is drawn as b (G − G′), where G and G′ have the Gamma distribution of shape ``reports``.
+    The log ratio is exact for one report. For more reports, the log ratio of a Gaussian of the same
+    variance is used.
     """
 
     scale: float
@@ -306,8 +314,8 @@ class LaplaceSum:
     def draw(self, shape: tuple[int, int], generator: np.random.Generator) -> FloatArray:
         if self.reports == 1:
             return generator.laplace(0.0, self.scale, shape)
-        up, down = (generator.standard_gamma(self.reports, shape) for _ in range(2))
-        return np.asarray(self.scale * (up - down))
+        gamma, other_gamma = (generator.standard_gamma(self.reports, shape) for _ in range(2))
+        return np.asarray(self.scale * (gamma - other_gamma))
 
     def log_ratio(self, noise: FloatArray, shift: FloatArray) -> FloatArray:
         if self.reports == 1:
@@ -319,41 +327,43 @@ class LaplaceSum:
 Probabilities = tuple[float, ...]
 
 
-def response_ratio(
-    counts: Indices, probabilities: Probabilities, base: Probabilities, reach: float
+def response_log_ratio(
+    counts: Indices, probabilities: Probabilities, base: Probabilities, check_in_probability: float
 ) -> FloatArray:
     """Return log f from the counts of each outcome, which have the shape (outcomes, runs).
 
-    The canary's report may be any report of any slot, so L is the average of
+    ``probabilities`` are the outcome probabilities of the canary's report, ``base`` of all others.
+    The canary's report may be any report of any slot, so the likelihood ratio L is the average of
     ``probabilities`` / ``base`` over all reports.
     """
     reports = int(counts[:, 0].sum())
     average = np.zeros(counts.shape[1])
-    for count, probability, usual in zip(counts, probabilities, base, strict=True):
-        average += count * (probability / usual / reports)
-    return np.asarray(np.log(1.0 - reach + reach * average))
+    for count, probability, base_probability in zip(counts, probabilities, base, strict=True):
+        average += count * (probability / base_probability / reports)
+    return np.asarray(np.log(1.0 - check_in_probability + check_in_probability * average))
 
 
-def response_scores(counts: Indices, response: Response, reach: float) -> FloatArray:
-    """Return log f − log f′, where f′ belongs to the canary's other data set."""
-    first = response_ratio(counts, response.first, response.base, reach)
+def response_scores(counts: Indices, response: Response, check_in_probability: float) -> FloatArray:
+    """Return log f − log f′, where f′ is the ratio for the canary's other data set."""
+    first = response_log_ratio(counts, response.first, response.base, check_in_probability)
     if response.other == response.base:
         return first
-    return first - response_ratio(counts, response.other, response.base, reach)
+    return first - response_log_ratio(counts, response.other, response.base, check_in_probability)
 
 
-def sum_ratio(
+def sum_log_ratio(
     sums: FloatArray, loads: SlotLoads, noise: Noise, update: float, run: RunParameters
 ) -> FloatArray:
-    """Return log f from the sums of ``sum_releases``.
+    """Return log f of a canary with this update, from the sums of ``sum_releases``.
 
     Under averaged updates, the canary is in a slot with a probability proportional to the number of
     reports of that slot.
     """
-    shift = update - loads.displaced(run.capacity)
-    ratios = np.exp(noise.log_ratio(sums - loads.level * loads.used(run.capacity), shift))
+    shift = update - loads.displaced_update(run.capacity)
+    without_canary = loads.others_update * loads.used_counts(run.capacity)
+    ratios = np.exp(noise.log_ratio(sums - without_canary, shift))
     if run.averaged:
         return np.asarray(np.log(np.sum(ratios * loads.counts, axis=1) / run.contributors))
-    chosen = loads.choice_probability(run.capacity)
-    average = np.mean(1.0 - chosen + chosen * ratios, axis=1)
-    return np.asarray(np.log(1.0 - run.reach + run.reach * average))
+    w, p = loads.choice_probability(run.capacity), run.check_in_probability
+    average = np.mean(1.0 - w + w * ratios, axis=1)
+    return np.asarray(np.log(1.0 - p + p * average))

@@ -1,7 +1,8 @@
 """Compute the power of an attack: event rates, runs needed, and the trade-off curve.
 
-An event says that the score of a run is above or below a threshold. As in ``bounds``, P is the
-distribution under which the event should be likely, and Q the other one.
+An attack scores each run of a campaign, made with or without one client, the canary. An event says
+that the score is above or below a threshold. P is the distribution of scores under which the event
+should be likely, and Q the distribution under which it should be unlikely.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from scipy.special import gammaln, xlogy
 
 from checkins.accounting.exact.gaussian import outcome_masses
 from checkins.accounting.solve import first_true
-from checkins.audit.bounds import Direction, Trials, ends_of, lower_end, upper_end
+from checkins.audit.bounds import Direction, Trials, interval_ends, interval_high, interval_low
 from checkins.audit.canaries import Canary, ResponseCanary, SumCanary
 from checkins.audit.releases import GaussianSum, Response
 
@@ -27,9 +28,9 @@ MAX_OUTCOMES = 2_000_000
 """Largest number of outcomes that are enumerated for exact rates."""
 MAX_RUNS_NEEDED = 1e13
 """Largest number that ``runs_needed`` returns."""
-_CELLS = 1500
+_GRID_CELLS = 1500  # cells of the grid on which the exact rates of sums are computed
 _MAX_LOG_RUNS = math.log(MAX_RUNS_NEEDED)
-_UNLUCKY = 1.5  # standard deviations
+_UNLUCKY_DEVIATIONS = 1.5  # a count this many standard deviations off is called unlucky
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -45,62 +46,64 @@ class EventRates:
         return _largest_log_ratio(self.likely - delta, self.unlikely)
 
     def expected_bound(self, delta: float, *, runs: float, failure: float) -> float:
-        """Return the bound that ``runs`` runs measure if both counts are somewhat unlucky.
+        """Return the bound that ``runs`` runs measure if both counts are unlucky.
 
-        Unlucky means 1.5 standard deviations away from the expected count.
+        An unlucky count is 1.5 standard deviations away from its expectation.
         """
-        detected, mistaken = self.likely * runs, self.unlikely * runs
-        detected = np.maximum(detected - _UNLUCKY * np.sqrt(detected * (1.0 - self.likely)), 0.0)
-        mistaken = mistaken + _UNLUCKY * np.sqrt(mistaken * (1.0 - self.unlikely))
-        low, high = ends_of(detected, np.minimum(mistaken, runs), runs, failure=failure)
+        detections, false_alarms = self.likely * runs, self.unlikely * runs
+        deviation = np.sqrt(detections * (1.0 - self.likely))
+        detections = np.maximum(detections - _UNLUCKY_DEVIATIONS * deviation, 0.0)
+        deviation = np.sqrt(false_alarms * (1.0 - self.unlikely))
+        false_alarms = np.minimum(false_alarms + _UNLUCKY_DEVIATIONS * deviation, runs)
+        low, high = interval_ends(detections, false_alarms, runs, failure=failure)
         return _largest_log_ratio(low - delta, high)
 
 
 def _largest_log_ratio(gains: FloatArray, rates: FloatArray) -> float:
     """Return the largest log(gain / rate) over the events where both are positive, at least 0."""
-    some = (gains > 0.0) & (rates > 0.0)
-    logs = np.log(gains[some]) - np.log(rates[some])
-    return max(0.0, float(np.max(logs))) if some.any() else 0.0
+    is_positive = (gains > 0.0) & (rates > 0.0)
+    logs = np.log(gains[is_positive]) - np.log(rates[is_positive])
+    return max(0.0, float(np.max(logs))) if is_positive.any() else 0.0
 
 
-def epsilon_of(rates: Sequence[EventRates], delta: float) -> float:
-    """Return the exact epsilon of an attack: the larger one of its two directions."""
-    return max((one.epsilon(delta) for one in rates), default=0.0)
+def exact_epsilon(rates: Sequence[EventRates], delta: float) -> float:
+    """Return the exact epsilon of an attack: the larger epsilon of its two directions."""
+    return max((part.epsilon(delta) for part in rates), default=0.0)
 
 
 def runs_needed(
     rates: Sequence[EventRates], *, delta: float, epsilon: float, failure: float
 ) -> float | None:
-    """Return how many runs with and as many without the canary measure ``epsilon``.
+    """Return how many runs with the canary, and as many without it, measure ``epsilon``.
 
-    The runs on which events are chosen are not included, and the counts are assumed to be somewhat
-    unlucky. Return None if no number of runs up to ``MAX_RUNS_NEEDED`` is enough.
+    The runs on which events are chosen are not included, and the counts are assumed to be unlucky
+    (``EventRates.expected_bound``). Return None if no number of runs up to ``MAX_RUNS_NEEDED`` is
+    enough.
     """
-    useful = [one for one in rates if one.epsilon(delta) > epsilon]
+    useful_rates = [part for part in rates if part.epsilon(delta) > epsilon]
 
-    def reached(runs: float) -> bool:
-        return any(
-            one.expected_bound(delta, runs=runs, failure=failure) >= epsilon for one in useful
-        )
+    def is_reached(runs: float) -> bool:
+        bounds = (part.expected_bound(delta, runs=runs, failure=failure) for part in useful_rates)
+        return any(bound >= epsilon for bound in bounds)
 
     low, high = 0.0, math.log(16.0)
-    while useful and high < _MAX_LOG_RUNS and not reached(math.exp(high)):
+    while useful_rates and high < _MAX_LOG_RUNS and not is_reached(math.exp(high)):
         low, high = high, high + math.log(8.0)
-    if not useful or high >= _MAX_LOG_RUNS:
+    if not useful_rates or high >= _MAX_LOG_RUNS:
         return None
     return math.exp(
-        first_true(lambda log: reached(math.exp(log)), false=low, true=high, width=0.03)
+        first_true(lambda log: is_reached(math.exp(log)), false=low, true=high, width=0.03)
     )
 
 
 def exact_rates(canary: Canary) -> tuple[EventRates, ...] | None:
     """Return the exact rates of an attack in both directions. None if they are not known.
 
-    They are computed on a grid, with a relative error of about a thousandth. So they can estimate
-    how many runs are needed, but cannot prove a bound.
+    Rates of sums are computed on a grid, with a relative error of about a thousandth. So the rates
+    can estimate how many runs are needed, but cannot prove a bound.
     """
     if isinstance(canary, ResponseCanary) and canary.run.repeats == 1:
-        return _response_rates(canary.response, canary.reports, canary.run.reach)
+        return _response_rates(canary.response, canary.reports, canary.run.check_in_probability)
     if isinstance(canary, SumCanary) and canary.run.repeats == 1:
         return _sum_rates(canary)
     return None
@@ -108,9 +111,10 @@ def exact_rates(canary: Canary) -> tuple[EventRates, ...] | None:
 
 @lru_cache(maxsize=16)
 def _response_rates(
-    response: Response, reports: int, reach: float
+    response: Response, reports: int, check_in_probability: float
 ) -> tuple[EventRates, ...] | None:
-    k = len(response.base)
+    """Return the rates of a canary whose report is one of k outcomes, by enumerating all counts."""
+    k, p = len(response.base), check_in_probability
     if math.comb(reports + k - 1, k - 1) > MAX_OUTCOMES:
         return None
     counts = _compositions(reports, k)
@@ -118,10 +122,10 @@ def _response_rates(
     logs = gammaln(reports + 1.0) - gammaln(counts + 1.0).sum(axis=1) + xlogy(counts, base).sum(1)
     masses = np.exp(logs)
     averages = [
-        1.0 - reach + reach * (counts @ (np.asarray(distribution) / base)) / reports
+        1.0 - p + p * (counts @ (np.asarray(distribution) / base)) / reports
         for distribution in (response.first, response.other)
     ]
-    return rates_of(masses * averages[0], masses * averages[1])
+    return rates_from_outcomes(masses * averages[0], masses * averages[1])
 
 
 def _compositions(total: int, parts: int) -> FloatArray:
@@ -137,29 +141,29 @@ def _compositions(total: int, parts: int) -> FloatArray:
 def _sum_rates(canary: SumCanary) -> tuple[EventRates, ...] | None:
     """Return the rates of a canary with Gaussian noise. None if they are not known.
 
-    They are computable if f is a mean of independent and equally distributed slot ratios.
+    They are known if the likelihood ratio of a run is a mean of slot ratios that are independent
+    and identically distributed.
     """
     noise, run = canary.noise, canary.run
     if not isinstance(noise, GaussianSum) or not isinstance(noise.deviation, float):
         return None
-    missing = canary.other is None or canary.other == canary.level
-    if canary.crowd or not missing:
+    displaces_itself = canary.other_update == canary.others_update  # as if it were missing
+    if canary.random_others or not (canary.other_update is None or displaces_itself):
         return None
-    full = run.capacity is not None and canary.others >= run.capacity
-    if not full and canary.others:
+    is_full = run.capacity is not None and canary.others_per_slot >= run.capacity
+    if not is_full and canary.others_per_slot:
         return None
-    shift = (canary.first - (canary.level if full else 0.0)) / noise.deviation
+    shift = (canary.update - (canary.others_update if is_full else 0.0)) / noise.deviation
     chosen = None
-    if full and run.capacity is not None:
-        chosen = run.capacity / (canary.others + 1.0)
-    return rates_of(
-        *outcome_masses(
-            shift=shift, chosen=chosen, slots=run.slots, participation=run.reach, cells=_CELLS
-        )
+    if is_full and run.capacity is not None:
+        chosen = run.capacity / (canary.others_per_slot + 1.0)
+    p, cells = run.check_in_probability, _GRID_CELLS
+    return rates_from_outcomes(
+        *outcome_masses(shift=shift, chosen=chosen, slots=run.slots, participation=p, cells=cells)
     )
 
 
-def rates_of(present: FloatArray, missing: FloatArray) -> tuple[EventRates, ...]:
+def rates_from_outcomes(present: FloatArray, missing: FloatArray) -> tuple[EventRates, ...]:
     """Return the rates of both directions.
 
     ``present`` and ``missing`` are the probabilities of every outcome with and without the canary.
@@ -169,25 +173,25 @@ def rates_of(present: FloatArray, missing: FloatArray) -> tuple[EventRates, ...]
     order = np.argsort(-ratios, kind="stable")
     present, missing = present[order], missing[order]
     return (
-        EventRates(Direction.REMOVE, _summed(present), _summed(missing)),
-        EventRates(Direction.ADD, _summed(missing[::-1]), _summed(present[::-1])),
+        EventRates(Direction.REMOVE, _cumulative(present), _cumulative(missing)),
+        EventRates(Direction.ADD, _cumulative(missing[::-1]), _cumulative(present[::-1])),
     )
 
 
-def _summed(masses: FloatArray) -> FloatArray:
-    return np.minimum(np.cumsum(masses), 1.0)  # round-off must not make a probability exceed 1
+def _cumulative(masses: FloatArray) -> FloatArray:
+    return np.minimum(np.cumsum(masses), 1.0)  # rounding must not make a probability exceed 1
 
 
-POINTS = 48
-"""Number of thresholds outside the tails of the two score distributions."""
+CENTRAL_THRESHOLDS = 48
+"""Number of thresholds between the tails of the two score distributions, half for each."""
 MAX_CURVE_RUNS = 4_000_000
-"""Largest number of runs in a curve. More runs would not change what is visible in a plot."""
-_MAX_RATES = 4000
+"""Largest number of runs in a trade-off curve. More runs would not visibly change a plot."""
+_MAX_THRESHOLDS = 4000  # of observed event rates
 
 
 @dataclass(frozen=True, slots=True)
 class TradeOffPoint:
-    """Both error rates at one threshold, each with its own Clopper-Pearson interval."""
+    """The two error rates at one threshold, each with its Clopper-Pearson interval."""
 
     false_positive: float
     false_positive_low: float
@@ -201,7 +205,8 @@ class TradeOffPoint:
 class TradeOffCurve:
     """The trade-off between the two error rates.
 
-    The counts are the numbers of runs whose score is at least each threshold.
+    For each threshold, ``counts_with`` is the number of runs with the canary whose score is at
+    least the threshold, and ``counts_without`` the same number for runs without the canary.
     """
 
     thresholds: NDArray[np.float64]
@@ -211,18 +216,19 @@ class TradeOffCurve:
     runs_without: int = 0
 
     @classmethod
-    def over(cls, trials: Trials) -> TradeOffCurve:
+    def with_thresholds_of(cls, trials: Trials) -> TradeOffCurve:
         """Return a curve without counts, whose thresholds are quantiles of the scores."""
         tails = np.array([1e-5, 1e-4, 3e-4, 1e-3, 3e-3, 1e-2])
-        shares = np.concatenate([np.linspace(0.02, 0.98, POINTS // 2), tails, 1.0 - tails])
-        scores = [
-            np.quantile(half, shares, method="nearest")
+        central = np.linspace(0.02, 0.98, CENTRAL_THRESHOLDS // 2)
+        probabilities = np.concatenate([central, tails, 1.0 - tails])
+        quantiles = [
+            np.quantile(half, probabilities, method="nearest")
             for half in (trials.scores_with, trials.scores_without)
             if half.size
         ]
-        places = np.unique(np.concatenate(scores).astype(np.float64))
-        nothing = np.zeros(len(places), dtype=np.int64)
-        return cls(places, nothing, nothing)
+        thresholds = np.unique(np.concatenate(quantiles).astype(np.float64))
+        zeros = np.zeros(len(thresholds), dtype=np.int64)
+        return cls(thresholds, zeros, zeros)
 
     def plus(self, trials: Trials) -> TradeOffCurve:
         """Return the curve with more runs added, up to ``MAX_CURVE_RUNS``."""
@@ -230,28 +236,30 @@ class TradeOffCurve:
             return self
         return replace(
             self,
-            counts_with=self.counts_with + _at_least(trials.scores_with, self.thresholds),
-            counts_without=self.counts_without + _at_least(trials.scores_without, self.thresholds),
+            counts_with=self.counts_with + _counts_at_least(trials.scores_with, self.thresholds),
+            counts_without=self.counts_without
+            + _counts_at_least(trials.scores_without, self.thresholds),
             runs_with=self.runs_with + trials.scores_with.size,
             runs_without=self.runs_without + trials.scores_without.size,
         )
 
     def points(self, *, confidence: float) -> tuple[TradeOffPoint, ...]:
-        """Return all points. Each interval end on its own holds with ``confidence``."""
+        """Return one point per threshold. Each interval end alone holds with ``confidence``."""
         if not self.runs_with or not self.runs_without:
             return ()
 
-        def ends(count: int, runs: int) -> tuple[float, float, float]:
+        def rate_and_ends(count: int, runs: int) -> tuple[float, float, float]:
             failure = 1.0 - confidence
-            low, high = (end(count, runs, failure=failure) for end in (lower_end, upper_end))
+            low, high = (end(count, runs, failure=failure) for end in (interval_low, interval_high))
             return count / runs, low, high
 
         counts = zip(self.counts_with.tolist(), self.counts_without.tolist(), strict=True)
         return tuple(
             TradeOffPoint(
-                *ends(above, self.runs_without), *ends(self.runs_with - found, self.runs_with)
+                *rate_and_ends(false_positives, self.runs_without),
+                *rate_and_ends(self.runs_with - true_positives, self.runs_with),
             )
-            for found, above in counts
+            for true_positives, false_positives in counts
         )
 
     @staticmethod
@@ -260,22 +268,27 @@ class TradeOffCurve:
         present, missing = np.sort(trials.scores_with), np.sort(trials.scores_without)
         if not present.size or not missing.size:
             return ()
-        places = np.unique(np.concatenate([present, missing]))
-        if places.size > _MAX_RATES:
-            places = places[np.linspace(0, places.size - 1, _MAX_RATES).astype(np.intp)]
-        above = [1.0 - np.searchsorted(half, places) / half.size for half in (present, missing)]
-        below = [
-            np.searchsorted(half, places, side="right") / half.size for half in (present, missing)
+        thresholds = np.unique(np.concatenate([present, missing]))
+        if thresholds.size > _MAX_THRESHOLDS:
+            indices = np.linspace(0, thresholds.size - 1, _MAX_THRESHOLDS).astype(np.intp)
+            thresholds = thresholds[indices]
+        halves = (present, missing)
+        rates_above = [1.0 - np.searchsorted(half, thresholds) / half.size for half in halves]
+        rates_below = [
+            np.searchsorted(half, thresholds, side="right") / half.size for half in halves
         ]
-        least = 200.0 / min(present.size, missing.size)  # rarer events are left out
-        remove, add = above[1] >= least, below[0] >= least
+        min_rate = 200.0 / min(present.size, missing.size)  # rarer events are left out
+        remove, add = rates_above[1] >= min_rate, rates_below[0] >= min_rate
         return (
-            EventRates(Direction.REMOVE, above[0][remove], above[1][remove]),
-            EventRates(Direction.ADD, below[1][add], below[0][add]),
+            EventRates(Direction.REMOVE, rates_above[0][remove], rates_above[1][remove]),
+            EventRates(Direction.ADD, rates_below[1][add], rates_below[0][add]),
         )
 
 
-def _at_least(scores: NDArray[np.floating], thresholds: NDArray[np.float64]) -> NDArray[np.int64]:
+def _counts_at_least(
+    scores: NDArray[np.floating], thresholds: NDArray[np.float64]
+) -> NDArray[np.int64]:
+    """Return for each threshold how many scores are at least the threshold."""
     places = np.searchsorted(thresholds, scores, side="right")
     counts = np.bincount(places, minlength=len(thresholds) + 1)
     return np.asarray(counts[::-1].cumsum()[::-1][1:], dtype=np.int64)

@@ -97,15 +97,22 @@ def audit(given: GivenOptions) -> None:
 
 
 def _settings(given: GivenOptions) -> Settings:
-    from checkins.audit.audit import CONFIDENCE, MOST_RUNS, SECONDS, Attacks, Engine, Settings
+    from checkins.audit.audit import (
+        DEFAULT_CONFIDENCE,
+        DEFAULT_SECONDS,
+        MAX_RUNS,
+        Attacks,
+        Engine,
+        Settings,
+    )
 
     deltas = given.values["delta"] or []
     with given.naming_options():
         return Settings(
             deltas=tuple(params.number("delta", each, validate.open_unit) for each in deltas),
-            confidence=given.number("confidence", validate.open_unit, default=CONFIDENCE),
-            seconds=given.number("seconds", validate.positive, default=SECONDS),
-            runs=given.integer("trials", default=0, most=MOST_RUNS) or None,
+            confidence=given.number("confidence", validate.open_unit, default=DEFAULT_CONFIDENCE),
+            seconds=given.number("seconds", validate.positive, default=DEFAULT_SECONDS),
+            runs=given.integer("trials", default=0, most=MAX_RUNS) or None,
             attacks=given.choice("canary", Attacks, default=Attacks.ALL),
             engine=given.choice("engine", Engine, default=Engine.COMPILED),
             one_run=given.values["one_run"],
@@ -141,16 +148,16 @@ def _contradiction(result: Audit) -> str:
             f"{what} states epsilon <= {formatting.up(check.certified(delta))}"
             f" at delta = {delta!r}, but at least"
             f" {formatting.down(check.measured(delta))} was measured"
-            for delta in check.contradicted
+            for delta in check.contradicted_deltas
         ]
     return "; ".join(lines)
 
 
 def _save(result: Audit, out: Path) -> None:
-    from checkins.audit.plot import NAME, draw_trade_off
+    from checkins.audit.plot import PLOT_FILE_NAME, save_trade_off_plot
 
     out.mkdir(parents=True, exist_ok=True)
-    draw_trade_off(result, out / NAME)
+    save_trade_off_plot(result, out / PLOT_FILE_NAME)
     terminal.write_json(out / RESULT, result.as_dict())
 
 
@@ -203,7 +210,7 @@ def _report_sections(audit: Audit, *, file: str) -> Iterator[RenderableType]:
 def _verdict(audit: Audit) -> Text:
     from rich.text import Text
 
-    delta, check = audit.headline, audit.check
+    delta, check = audit.headline_delta, audit.check
     certificate = check.certificates[delta]
     certified = formatting.up(certificate.epsilon)
     if audit.contradicted:
@@ -226,11 +233,11 @@ def _deltas(check: CertificateCheck) -> RenderableType:
     columns = ("delta", "certified", "proved lower", "measured", "verdict")
     table = terminal.plain_table(*columns, right=columns[:-1])
     for delta, certificate in check.certificates.items():
-        contradicted = delta in check.contradicted
+        contradicted = delta in check.contradicted_deltas
         table.add_row(
             f"{delta:g}",
             formatting.up(certificate.epsilon),
-            formatting.down(check.known(delta)),
+            formatting.down(check.known_lower_bound(delta)),
             formatting.down(check.measured(delta)),
             "contradicted" if contradicted else "consistent",
             style="bold red" if contradicted else "",
@@ -271,8 +278,8 @@ def _guesses(
 
 def _power(audit: Audit) -> str:
     """Say which share of the proved lower bound was measured, and how to measure more."""
-    delta, check = audit.headline, audit.check
-    known, more = check.known(delta), ""
+    delta, check = audit.headline_delta, audit.check
+    known, more = check.known_lower_bound(delta), ""
     if audit.one_run:
         more = " Without --one-run, the audit uses many runs and measures more."
     if known == 0.0:
