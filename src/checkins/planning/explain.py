@@ -97,7 +97,7 @@ def _words(design: CalibratedDesign, factor: float, clients: int, epsilon: float
     if not depends_on_population(design):
         return f"{start}, epsilon is the same, because it does not depend on the number of clients"
     if epsilon <= design.epsilon * (1.0 + 1e-9):
-        return f"{start}, epsilon is the same, because the declared population covers them"
+        return f"{start}, epsilon is the same, because the campaign file allows this number"
     why = "more clients check in than a slot uses, and one client may displace another"
     if design.candidate.protocol is Protocol.AVERAGED:
         why = "averaged updates hide a client only among the clients that contribute"
@@ -181,15 +181,15 @@ def _protocol(design: CalibratedDesign) -> Reason:
     candidate = design.candidate
     if candidate.protocol is Protocol.AVERAGED and candidate.is_gaussian:
         return Reason(
-            "Averaged updates use every report. They are proved only for neighbours that replace"
-            " one client's data.",
+            "Averaged updates use every report. Their epsilon is proved only for neighbours that"
+            " replace one client's data.",
             "Theorem 4.1",
         )
     if candidate.protocol is Protocol.AVERAGED:
         return Reason(
             "Averaged updates use every report and hide each client among all clients that"
-            " contribute. They are proved only for neighbours that replace one client's data, and"
-            " need a declared number of contributing clients.",
+            " contribute. Their epsilon is proved only for neighbours that replace one client's"
+            " data, and only for a declared minimum number of contributing clients.",
             SHUFFLING_PAGE,
         )
     if candidate.window is not None:
@@ -252,7 +252,7 @@ def _noise(design: CalibratedDesign) -> Iterator[Reason]:
     else:
         full = "Epsilon covers the case that one client displaces another in a full slot."
         if candidate.method(design.target) is Method.EXACT_POPULATION:
-            full = f"With at most {most}, more of them almost never check in to one slot."
+            full = f"With at most {most}, a slot almost never has more check-ins than this."
         yield Reason(
             f"A slot sums {candidate.capacity:,} reports, dummies included, each with Gaussian"
             f" noise ({level}). So every sum has the same noise. {full}",
@@ -296,7 +296,7 @@ def _repeats(design: CalibratedDesign) -> Reason:
     if repeats == 1:
         return Reason(
             "There is one run, so a client uploads at most once. More runs would give more steps"
-            " with about the same total noise, but proportionally more uploads.",
+            " with about the same noise in total, but also more uploads.",
             f"{WINDOWS_PAGE}, Several campaigns; docs/planning.md, The proxy",
         )
     single = ""
@@ -329,7 +329,9 @@ def _choice(design: CalibratedDesign, front: Sequence[CalibratedDesign]) -> Reas
     rivals = [one for one in front if one.epsilon >= design.epsilon * 0.9 and one is not design]
     better = [one for one in rivals if one.metrics.proxy < design.metrics.proxy]
     if not better:
-        return Reason("No design that was tried has a better proxy at this budget.", PROXY_PAGE)
+        return Reason(
+            "No design that the planner tried has a smaller proxy at this budget.", PROXY_PAGE
+        )
     best = min(better, key=lambda one: one.metrics.proxy)
     gain = 1.0 - best.metrics.proxy / design.metrics.proxy
     needs = []
@@ -339,9 +341,9 @@ def _choice(design: CalibratedDesign, front: Sequence[CalibratedDesign]) -> Reas
         needs.append(f"{best.metrics.duration_s / design.metrics.duration_s:.3g} times the time")
     extra = " and ".join(needs) or "about the same load"
     return Reason(
-        f"Another design ({best.label}) has the smallest proxy, by {gain:.1%}, but needs {extra}."
-        f" The planner accepts twice the uploads only if the proxy is at least"
-        f" {1 - 2**-LOAD_EXPONENT:.1%} smaller.",
+        f"Another design ({best.label}) has the smallest proxy, {gain:.1%} below the proxy of this"
+        f" design, but needs {extra}. The planner accepts twice the uploads only if the proxy is at"
+        f" least {1 - 2**-LOAD_EXPONENT:.1%} smaller.",
         PROXY_PAGE,
     )
 
