@@ -139,7 +139,7 @@ def test_only_the_exact_accountant_covers_them() -> None:
 
 
 def test_at_a_small_delta_silence_stays_an_assumption() -> None:
-    with pytest.raises(InvalidValue, match="leaves nothing of delta"):
+    with pytest.raises(InvalidValue, match="uses up all of delta"):
         price(pure(1.0, capacity=100), delta=1e-6, curious=10)
 
 

@@ -29,7 +29,7 @@ from tests.accounting.designs import ADD_REMOVE, REPLACE_ONE, local, roomy
 from tests.strategies import deltas, local_epsilons
 
 PURE, NOISY = local(1.0, 50), roomy(0.3, 20, capacity=30, most=200)
-PAID = "the implementation is not exact"
+PAID = "all releases of the implementation"
 
 
 @cache
@@ -105,7 +105,7 @@ def test_a_certificate_states_the_variation_and_its_charge() -> None:
 
 @pytest.mark.parametrize("tau", [5e-6, 1e-3, 1.0])
 def test_a_variation_that_leaves_nothing_is_refused(tau: float) -> None:
-    with pytest.raises(InvalidValue, match="leaves nothing of delta = 1e-05"):
+    with pytest.raises(InvalidValue, match="uses up all of delta = 1e-05"):
         priced(PURE, ADD_REMOVE, tau)
 
 

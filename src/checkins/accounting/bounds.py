@@ -163,7 +163,7 @@ def _of_one_campaign(
             found = replace(found, lower=min(lower, found.upper))
         note = "holds for any number of clients and any model"
         if design.protocol is Protocol.AVERAGED:
-            note = "needs the number of clients that contribute"
+            note = "assumes a minimum number of clients that contribute"
         yield Bound("exact", found, note)
         bounded = campaign_divergence.with_population(design, adjacency, delta=delta)
         if bounded is not None and design.population is not None:
@@ -189,12 +189,14 @@ def _published(mechanism: Campaigns, delta: float) -> Iterator[Bound]:
     designs, campaigns = mechanism.designs, mechanism.campaigns
     if all(map(paper_covers, designs)):
         paper = composed_paper_epsilon(designs, campaigns=campaigns, delta=delta)
-        note = "bound of the paper" if mechanism.is_one_campaign else "bounds composed by [KOV17]"
+        note = "bound of the paper on random check-ins"
+        if not mechanism.is_one_campaign:
+            note = "bounds of the paper on random check-ins, composed by [KOV17]"
         yield Bound("paper", Interval(0.0, paper), note)
     if len(designs) == 1:
         adjacency = mechanism.adjacency
         upper = _no_amplification(designs[0], adjacency, campaigns=campaigns, delta=delta)
-        note = "holds even if the adversary knows the slot"
+        note = "holds even if the adversary knows the client's slot"
         yield Bound("no-amplification", Interval(0.0, upper), note)
 
 

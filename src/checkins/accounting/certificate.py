@@ -138,7 +138,7 @@ def charged_to_delta(*, variation: float, epsilon: float, exposure: float = 0.0)
     if variation > 0.0:
         charge = total_variation.charge(epsilon=epsilon, variation=variation)
         lines.append(
-            f"the implementation is not exact: all its releases together are within total variation"
+            f"all releases of the implementation together are within total variation"
             f" {formatting.up(variation, 2)} of this design rounded to its grid; for this,"
             f" {formatting.up(charge, 2)} is charged to delta"
         )
@@ -173,11 +173,12 @@ def _common(design: Design, runs: int, curious: int) -> Iterator[str]:
         )
     yield (
         f"each client takes part with probability at most {_exactly(design.participation)} and"
-        f" draws its slot uniformly from {design.drawable_slots:,}, independently of data and of"
-        " other clients"
+        f" draws its slot uniformly from {design.drawable_slots:,} slots, independently of data and"
+        " of other clients"
     )
     if runs > 1:
-        yield f"{runs:,} campaigns, each with fresh randomness and parameters fixed beforehand"
+        fixed = "parameters fixed beforehand"
+        yield f"there are {runs:,} campaigns, each with fresh randomness and {fixed}"
 
 
 def _noise(design: Design, curious: int) -> Iterator[str]:
@@ -188,8 +189,8 @@ def _noise(design: Design, curious: int) -> Iterator[str]:
         yield "updates are clipped, and the Gaussian noise is drawn exactly on the declared grid"
         if randomizer.at is NoiseAt.SERVER:
             yield (
-                "the server adds noise to the sum of every slot, even of an empty one, and divides"
-                " it by a public count"
+                "the server adds noise to the sum of every slot, even of an empty slot, and divides"
+                " the sum by a public number"
             )
             return
         if not averaged:
@@ -240,8 +241,8 @@ def _population(design: Design, uses_population: bool) -> Iterator[str]:
         return
     if design.protocol is Protocol.AVERAGED:
         yield (
-            f"at least {design.population.fewest:,} clients contribute, and whether a client does"
-            " so is independent of data"
+            f"at least {design.population.fewest:,} clients contribute, and whether a client"
+            " contributes is independent of data"
         )
     if uses_population:
         yield (

@@ -83,13 +83,13 @@ def exhausted(delta: float, variation: float, exposure: float = 0.0) -> DeltaExh
         return DeltaExhausted(
             "curious",
             f"exposes {exposure:.3g}",
-            f"leaves nothing of delta = {delta!r}: add slots or capacity, allow fewer curious"
+            f"uses up all of delta = {delta!r}: add slots or capacity, allow fewer curious"
             " clients, or choose a larger delta",
         )
     return DeltaExhausted(
         "variation",
         variation,
-        f"leaves nothing of delta = {delta!r}: the implementation is too far from the design",
+        f"uses up all of delta = {delta!r}: the implementation is too far from the design",
     )
 
 

@@ -247,13 +247,13 @@ class Amplification:
             log_replaced = math.log(self.randomizers) + log_distance
             return smallest_within(spread=spread, log_replaced=log_replaced, total=delta) is None
 
-        advice = f"no local_delta is small enough for local_epsilon = {local_epsilon}; lower it"
+        advice = f"no local_delta is small enough for local_epsilon = {local_epsilon}"
         if not too_far(-700.0):
             distance = math.exp(first_true(too_far, false=-700.0, true=0.0)) / UP
             most = largest_local_delta(local_epsilon=local_epsilon, distance=distance)
             if most > 0.0:
                 advice = f"must be at most {most:.3g} for local_epsilon = {local_epsilon}"
-        return NotCovered("local_delta", local_delta, f"{advice} at total delta = {delta}")
+        return NotCovered("local_delta", local_delta, f"{advice} and a total delta of {delta}")
 
 
 def tail_epsilon(*, spread: float, delta: float) -> float:
