@@ -24,14 +24,14 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--campaign", type=Path, default=HERE / "demo.toml")
     parser.add_argument("--clients", type=int, default=5_000)
-    parser.add_argument("--begins-in", type=float, default=25.0, help="seconds to enrol in")
+    parser.add_argument("--begins-in", type=float, default=25.0, help="seconds before slot 1")
     parser.add_argument("--out", type=Path, default=Path("out") / "demo")
     given = parser.parse_args()
     with Interruption().heard() as interruption, ExitStack() as programs:
         try:
             demo(given, interruption, programs)
         except Interrupted:
-            print("Stopped; nothing is left running.", file=sys.stderr)
+            print("Stopped; no program of the demo is left running.", file=sys.stderr)
             return 128 + (interruption.number or 0)
         except Failed as failure:
             print(f"demo: {failure}", file=sys.stderr)
@@ -45,7 +45,8 @@ def demo(given: argparse.Namespace, interruption: Interruption, programs: ExitSt
     (work / "witness").mkdir()  # not in the folder of the store, so that no backup copies it
     store = ("--store", f"sqlite:///{work / 'demo.db'}")
     store += ("--witness", work / "witness" / "demo.witness")
-    start = ("--start", f"+{given.begins_in:g}", "--json", "--per-address", 0)  # all on one address
+    start = ("--start", f"+{given.begins_in:g}", "--json")
+    start += ("--per-address", 0)  # no limit, because all devices have one address
     port = free_port()
     server = programs.enter_context(
         Program(work, "serve", given.campaign, *store, *start, "--port", port)
@@ -88,7 +89,7 @@ def demo(given: argparse.Namespace, interruption: Interruption, programs: ExitSt
 
 
 def save(out: Path, window: Window, certificate: dict[str, Any]) -> None:
-    """Save the ledger, the last model and the certificate, which anybody may fetch."""
+    """Save the ledger, the last model and the certificate. They are public."""
     out.mkdir(parents=True, exist_ok=True)
     (out / "ledger.jsonl").write_bytes(window.fetch("/ledger"))
     (out / "model.safetensors").write_bytes(window.fetch("/models/latest"))

@@ -45,10 +45,10 @@ def print_tables() -> None:
         ("Each report is 1-DP", PURE),
         ("The server adds Gaussian noise to each slot, noise multiplier 1", NOISY),
     ):
-        with terminal.working("computing epsilon", quiet=False):
+        with terminal.spinner("computing epsilon", quiet=False):
             certificates = certified(randomizer, SLOTS)
-        table = views.side_by_side(title, certificates)
-        terminal.show(table, views.guarantee(certificates[Adjacency.ADD_REMOVE]), "")
+        table = views.methods_by_adjacency(title, certificates)
+        terminal.show(table, views.guarantee_sentence(certificates[Adjacency.ADD_REMOVE]), "")
 
 
 def draw_plot() -> None:
@@ -58,7 +58,7 @@ def draw_plot() -> None:
     add, replace = Adjacency.ADD_REMOVE, Adjacency.REPLACE_ONE
 
     def line(label: str, method: str, adjacency: Adjacency, *look: str | float) -> plots.Line:
-        epsilons = [views.epsilon_by(method, one[adjacency]) for one in certificates]
+        epsilons = [views.epsilon_of_method(method, one[adjacency]) for one in certificates]
         return plots.Line(label, slots, epsilons, *look)
 
     PLOT.parent.mkdir(parents=True, exist_ok=True)
@@ -75,7 +75,7 @@ def draw_plot() -> None:
                 0.2,
             ),
             line("exact, replace-one", "exact", replace, plots.BLUE),
-            line("lower bound, replace-one", views.LOWER, replace, plots.BLUE, ":"),
+            line("lower bound, replace-one", views.LOWER_BOUND, replace, plots.BLUE, ":"),
             line("exact, add/remove", "exact", add, plots.GREEN),
             line("for comparison: Poisson sampling, add/remove", "poisson", add, plots.GREY, "--"),
         ],
@@ -89,6 +89,6 @@ def draw_plot() -> None:
 
 if __name__ == "__main__":
     print_tables()
-    with terminal.working("drawing", quiet=False):
+    with terminal.spinner("drawing", quiet=False):
         draw_plot()
     terminal.show_plain(f"Plot: {PLOT.as_posix()}")

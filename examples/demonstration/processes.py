@@ -1,4 +1,4 @@
-"""Run the programs of the demo, each in its own process group, and end all of them."""
+"""Run the programs of the demo, each in its own process group, and end them all at the end."""
 
 from __future__ import annotations
 
@@ -16,7 +16,9 @@ from types import FrameType
 CHECKINS = Path(sys.executable).with_name("checkins")
 PORT = 8470
 GRACE_S = 10.0
+"""Time in seconds that a program has to exit after a signal, before the next signal."""
 LOOK_S = 0.1
+"""Time in seconds between two checks of a program."""
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -59,7 +61,7 @@ class Interruption:
 
 
 class Program:
-    """A process of ``checkins`` with these arguments. It is ended when its context is left."""
+    """A process of ``checkins`` with these arguments. Leaving its context ends the process."""
 
     def __init__(self, folder: Path, *arguments: object) -> None:
         self.name = f"checkins {arguments[0]}"
@@ -99,14 +101,14 @@ class Program:
 
     def failure(self) -> Failed:
         """Return an error with the end of the program's standard error."""
-        said = self._err.read_text(encoding="utf-8", errors="replace").strip()[-1500:]
-        return Failed(f"{self.name} ended with exit code {self.process.returncode}.\n{said}")
+        stderr = self._err.read_text(encoding="utf-8", errors="replace").strip()[-1500:]
+        return Failed(f"{self.name} ended with exit code {self.process.returncode}.\n{stderr}")
 
     def finished(self, interruption: Interruption, *, within_s: float) -> str:
         """Wait until the program exits and return what it printed."""
-        patience = time.monotonic() + within_s
+        deadline = time.monotonic() + within_s
         while not self.ended:
-            if time.monotonic() > patience:
+            if time.monotonic() > deadline:
                 raise Failed(f"{self.name} has not ended after {within_s:g} s.")
             interruption.pause()
         return self.output

@@ -1,4 +1,4 @@
-"""Write the report of the demo as one HTML file without scripts and external resources."""
+"""The report of the demo: one HTML file without scripts and external resources."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def page(
 ) -> str:
     """Return the page: what ran, the model's metrics, its epsilon, and how to verify it."""
     certificate, metrics = view["certificate"], progress["curve"][-1]["metrics"]
-    slots, price = view["schedule"]["slots"], formatting.up(certificate["epsilon"])
+    slots, epsilon = view["schedule"]["slots"], formatting.up(certificate["epsilon"])
     bound = f"at delta = {certificate['delta']!r}, {certificate['adjacency']}"
     reported = swarm["outcomes"]["reported"]
     learned = [(point["slots"], point["metrics"]["auc"]) for point in progress["curve"]]
@@ -49,34 +49,35 @@ def page(
 <meta name="viewport" content="width=device-width, initial-scale=1"><style>{STYLE}</style></head>
 <body>
 <h1>{swarm["clients"]:,} devices trained one model</h1>
-<p>Each held the record of one patient and drew, by itself, one of {slots:,} slots. When that slot
-came it dropped in, fetched the model and left one clipped update. The coordinator called nobody.
-It released a model after every slot; each predicts who dies during follow-up.</p>
+<p>Each device had the record of one patient and drew one of {slots:,} slots (time steps) by itself.
+In its slot the device checked in, fetched the model and sent one clipped update. The coordinator
+contacted no device. After every slot it released a model that predicts who dies during
+follow-up.</p>
 <dl>
-{_figure("AUC on the public holdout", f"{metrics['auc']:.3f}", "0.5 is guessing, 1 is perfect")}
-{_figure("Accuracy there", f"{metrics['accuracy']:.3f}", "most survive: AUC tells more")}
-{_figure("Privacy cost of all releases", f"epsilon ≤ {price}", bound)}
-{_figure("Devices that reported", f"{reported:,}", "known to the devices alone")}
+{_figure("AUC on the public holdout", f"{metrics['auc']:.3f}", "0.5: a guess, 1: a perfect model")}
+{_figure("Accuracy on the holdout", f"{metrics['accuracy']:.3f}", "most patients survive")}
+{_figure("Epsilon of all releases", f"epsilon ≤ {epsilon}", bound)}
+{_figure("Devices that reported", f"{reported:,}", "only the devices know this number")}
 </dl>
-<h2>What was learned</h2>
+<h2>The model</h2>
 {_chart(learned, "AUC", colour="blue")}
-<h2>What it cost</h2>
+<h2>Its privacy</h2>
 {_chart(spending, "epsilon", colour="orange")}
-<p class="soft">The price of everything released so far, an upper bound {escape(bound)}.</p>
+<p class="soft">Epsilon of all releases so far, an upper bound {escape(bound)}.</p>
 {_listed(view["promises"])}
-<h2>What this rests on</h2>
+<h2>What the guarantee assumes</h2>
 {_listed(view["assumptions"])}
 <h2>How to check it</h2>
-<p>The ledger beside this page holds every release. <code>checkins verify</code> computed each hash,
-model and price again: {verified["entries"]:,} entries, whole. Its head:
-<code>{escape(view["ledger"]["head"])}</code></p>
-<p>Try it: <code>checkins verify . --closed --head {escape(view["ledger"]["head"])}</code></p>
+<p>The ledger, a file in the same folder as this page, records every release. <code>checkins
+verify</code> computed each hash, model and epsilon of its {verified["entries"]:,} entries again;
+all were correct. The hash of its last entry is <code>{escape(view["ledger"]["head"])}</code></p>
+<p>To check it: <code>checkins verify . --closed --head {escape(view["ledger"]["head"])}</code></p>
 <h2>The campaign</h2>
 <p class="soft">Run {escape(view["id"])}, sealed as <code>{escape(view["seal"])}</code>, first slot
 at {escape(view["schedule"]["start"])}.</p>
 <pre>{escape(campaign_file)}</pre>
-<h2>How it ended for the devices</h2>
-<p class="soft">As they know it themselves; the coordinator publishes no such counts.</p>
+<h2>Outcomes of the devices</h2>
+<p class="soft">Only the devices know these numbers; the coordinator publishes no counts.</p>
 <pre>{escape(json.dumps(swarm["outcomes"], indent=2))}</pre>
 </body></html>
 """
@@ -93,10 +94,10 @@ def _listed(lines: Sequence[str]) -> str:
     return f"<ul>{''.join(f'<li>{escape(line)}</li>' for line in lines)}</ul>"
 
 
-def _steps(prices: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
-    """Return a step function, because epsilon is at most that of the next computed slot count."""
+def _steps(spending: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
+    """Return a step function: up to each computed number of slots, epsilon is at most its value."""
     points, before = [(0.0, 0.0)], 0.0
-    for slots, epsilon in prices:
+    for slots, epsilon in spending:
         points += [(before, epsilon), (slots, epsilon)]
         before = slots
     return points

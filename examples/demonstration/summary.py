@@ -1,4 +1,4 @@
-"""Print the texts at the beginning and at the end of the demo."""
+"""Print the texts at the start and at the end of the demo."""
 
 from __future__ import annotations
 
@@ -17,15 +17,16 @@ def introduce(url: str, view: dict[str, Any], *, clients: int, seconds: float) -
     """Print what the demo will do, and where to watch it."""
     slots, budget = view["schedule"]["slots"], view["budget"]
     terminal.show(
-        f"{clients:,} devices, each with the record of one patient, train a model of who dies"
-        f" during follow-up. Each draws one of {slots:,} slots by itself, drops in once and sends"
-        " one update. The coordinator calls nobody and adds noise to every slot.",
+        f"{clients:,} simulated devices, each with the record of one patient, train a model that"
+        f" predicts who dies during follow-up. Each device draws one of {slots:,} slots (time"
+        " steps) by itself, checks in once and sends one update. The coordinator contacts no device"
+        " and adds noise in every slot.",
         "",
-        Text.assemble("Open the page now:  ", (f"{url}/", "bold cyan")),
+        Text.assemble("Watch in a browser:  ", (f"{url}/", "bold cyan")),
         "",
-        f"Takes about {round(seconds, -1):.0f} s; Ctrl-C ends all of it. Epsilon: what is spent so"
-        f" far, an upper bound at delta = {budget['delta']!r}, {budget['adjacency']}; the budget is"
-        f" {budget['epsilon']:g}.",
+        f"The demo takes about {round(seconds, -1):.0f} s. Ctrl-C ends it. The lines below show the"
+        f" epsilon of all releases so far, an upper bound at delta = {budget['delta']!r}"
+        f" ({budget['adjacency']}). The budget is epsilon = {budget['epsilon']:g}.",
         "",
     )
 
@@ -38,7 +39,7 @@ def conclude(
     *,
     out: Path,
 ) -> None:
-    """Print the metrics, the epsilon, how many devices took part, and the saved files."""
+    """Print the metrics, epsilon, how many devices took part, and the saved files."""
     certificate, outcomes = verified["certificate"], swarm["outcomes"]
     others = [f"{count:,} {name}" for name, count in outcomes.items() if name != "reported"]
     others = [other for other in others if not other.startswith("0 ")]
@@ -46,25 +47,28 @@ def conclude(
         others.append(f"{swarm['failed']:,} failed ({swarm['failures'][0]['why']})")
     table = terminal.plain_table("", "", right=())
     table.show_header = False
-    measured = ", ".join(f"{name} {metrics[key]:.3f}" for name, key in METRICS if key in metrics)
-    table.add_row("learned", f"{measured} on the public holdout")
+    metrics_text = ", ".join(
+        f"{name} {metrics[key]:.3f}" for name, key in METRICS if key in metrics
+    )
+    table.add_row("model", f"{metrics_text} on the public holdout")
     table.add_row(
-        "cost",
+        "privacy",
         f"epsilon <= {formatting.up(certificate['epsilon'])} at delta = {certificate['delta']!r}"
-        f" ({certificate['adjacency']}, {certificate['method']} accountant, rounded up)",
+        f" ({certificate['adjacency']}), proved by the method {certificate['method']}, rounded up",
     )
     table.add_row(
-        "took part",
+        "devices",
         f"{outcomes['reported']:,} of {swarm['clients']:,} devices reported"
-        f"{''.join(f', {other}' for other in others)}: as the devices know it, the coordinator"
-        " tells nobody",
+        f"{''.join(f', {other}' for other in others)}; only the devices know these numbers, the"
+        " coordinator publishes none",
     )
-    kept = "kept" if verified["within_budget"] else "exceeded"
+    verdict = "is within" if verified["within_budget"] else "exceeds"
     table.add_row(
         "verified",
-        f"the ledger is whole: {verified['entries']:,} entries, every hash, model and price"
-        f" computed again; the budget, epsilon = {view['budget']['epsilon']:g}, is {kept}",
+        f"the ledger is intact: {verified['entries']:,} entries; every hash, model and epsilon was"
+        f" computed again; the campaign {verdict} its budget, epsilon ="
+        f" {view['budget']['epsilon']:g}",
     )
     terminal.show(table)
     terminal.show_plain(f"Report: {(out / 'report.html').as_posix()}")
-    terminal.show_plain("Beside it: model.safetensors, ledger.jsonl, certificate.json")
+    terminal.show_plain("In the same folder: model.safetensors, ledger.jsonl, certificate.json")

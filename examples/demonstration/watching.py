@@ -17,13 +17,14 @@ from rich.progress import BarColumn, Progress, TextColumn
 from checkins import formatting
 
 OVER = ("completed", "stopped")
+"""States of a campaign that has ended."""
 LINES = 10
-"""Approximate number of printed lines if standard output is not a terminal."""
+"""Approximate number of lines of progress if standard output is not a terminal."""
 Show = Callable[[dict[str, Any], dict[str, Any]], None]
 
 
 class Window:
-    """Requests to the service that need no token."""
+    """The public requests to the service, which need no token."""
 
     def __init__(self, url: str, campaign: str) -> None:
         self._campaign = f"{url}/campaigns/{campaign}"
@@ -40,7 +41,7 @@ class Window:
         try:
             return self._http.get(self._campaign + page).raise_for_status().content
         except httpx.HTTPError as error:
-            raise Failed(f"the coordinator does not answer as it should: {error}") from error
+            raise Failed(f"the coordinator does not answer as expected: {error}") from error
 
     def look(self) -> tuple[dict[str, Any], dict[str, Any]]:
         """Return the state of the campaign and the metrics of its models."""
@@ -53,20 +54,20 @@ def is_over(view: dict[str, Any], progress: dict[str, Any]) -> bool:
     return view["status"] in OVER and view["slots_closed"] in measured
 
 
-def told(view: dict[str, Any], progress: dict[str, Any]) -> tuple[str, str]:
-    """Return the state of the campaign as one line of text."""
+def progress_texts(view: dict[str, Any], progress: dict[str, Any]) -> tuple[str, str]:
+    """Return two short texts: the current slot, and the metric and epsilon of the model."""
     closed, slots = view["slots_closed"], view["schedule"]["slots"]
     if view["status"] == "waiting":
         start, now = (
             datetime.fromisoformat(moment)
             for moment in (view["schedule"]["start"], view["server_time"])
         )
-        left = max(0, round((start - now).total_seconds()))
-        return f"slot 1 of {slots} in {left} s", "devices enrol"
+        left_s = max(0, round((start - now).total_seconds()))
+        return f"slot 1 of {slots} in {left_s} s", "devices enrol"
     curve, spent = progress["curve"], view["spent"]
-    auc = f"AUC {curve[-1]['metrics'].get('auc', float('nan')):.3f}" if curve else "AUC ..."
-    price = f"epsilon <= {formatting.up(spent['epsilon'])}" if spent else "epsilon 0"
-    return f"slot {min(closed + 1, slots)} of {slots}", f"{auc}   {price}"
+    auc = f"AUC {curve[-1]['metrics'].get('auc', float('nan')):.3f}" if curve else "AUC: none yet"
+    epsilon = f"epsilon <= {formatting.up(spent['epsilon'])}" if spent else "epsilon 0"
+    return f"slot {min(closed + 1, slots)} of {slots}", f"{auc}   {epsilon}"
 
 
 @contextmanager
@@ -86,7 +87,7 @@ def shown() -> Iterator[Show]:
         bar = bars.add_task("", total=1, where="", known="")
 
         def show(view: dict[str, Any], progress: dict[str, Any]) -> None:
-            where, known = told(view, progress)
+            where, known = progress_texts(view, progress)
             total, closed = view["schedule"]["slots"], view["slots_closed"]
             bars.update(bar, total=total, completed=closed, where=where, known=known)
 
@@ -94,7 +95,7 @@ def shown() -> Iterator[Show]:
 
 
 class _Lines:
-    """Print about ten lines of progress in all."""
+    """Print about ``LINES`` lines of progress in total."""
 
     def __init__(self) -> None:
         self._next = 0
@@ -102,5 +103,5 @@ class _Lines:
     def show(self, view: dict[str, Any], progress: dict[str, Any]) -> None:
         closed, slots = view["slots_closed"], view["schedule"]["slots"]
         if closed >= self._next:
-            print("   ".join(told(view, progress)), flush=True)
+            print("   ".join(progress_texts(view, progress)), flush=True)
             self._next = closed + max(1, slots // LINES)

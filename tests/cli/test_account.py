@@ -180,7 +180,7 @@ def test_a_list_must_agree_on_its_terms(checkins, tmp_path: Path) -> None:
         outcome = checkins("account", a, written(tmp_path, "b.toml", **changes))
         assert outcome.code == 2
         assert "b.toml:" in outcome.err
-        assert "to be composed" in outcome.err
+        assert "so that one epsilon covers both" in outcome.err
 
 
 def test_a_list_that_is_too_long_is_refused(checkins, tmp_path: Path) -> None:

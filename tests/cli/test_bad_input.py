@@ -107,7 +107,7 @@ def test_a_value_out_of_range_is_refused(checkins, options, changes, starts) -> 
         (PURE, {"noise_multiplier": "1"}, "--local-epsilon 1: cannot be combined with"),
         (PURE, {"noise_at": "server"}, "--noise-at server: needs --noise-multiplier"),
         (NOISY, {"local_delta": "1e-9"}, "--local-delta 1e-9: needs --local-epsilon"),
-        (NOISY, {"noise_at": None}, "--noise-at is missing; must be client or server"),
+        (NOISY, {"noise_at": None}, "--noise-at is missing; it must be client or server"),
         (NOISY, {"noise_at": "client"}, "--capacity is missing; "),
         (NOISY, {"noise_at": "client", "capacity": "all"}, "--capacity all: needs --noise-at"),
         (PURE, {"capacity": "all"}, "--capacity all: needs --noise-at"),
@@ -120,12 +120,12 @@ def test_contradictions_are_refused(checkins, options, changes, starts) -> None:
 
 @pytest.mark.parametrize("option", ["protocol", "slots", "participation", "delta", "adjacency"])
 def test_nothing_that_privacy_depends_on_has_a_default(checkins, option: str) -> None:
-    refused(checkins(*line(PURE, **{option: None})), f"--{option} is missing; must ")
+    refused(checkins(*line(PURE, **{option: None})), f"--{option} is missing; it must ")
 
 
 def test_an_option_given_twice_is_refused(checkins) -> None:
     outcome = checkins(*line(PURE), "--slots", "1000")
-    refused(outcome, "--slots: was given more than once, as 100 and 1000")
+    refused(outcome, "--slots: was given more than once: 100 and 1000")
 
 
 @pytest.mark.parametrize(
@@ -154,9 +154,9 @@ def test_a_strange_value_stays_on_one_short_line(checkins, text: str) -> None:
 @pytest.mark.parametrize(
     ("changes", "starts"),
     [
-        ({"solve": None}, "--solve is missing; must be one of noise-multiplier, "),
+        ({"solve": None}, "--solve is missing; it must be one of noise-multiplier, "),
         ({"solve": "delta"}, "--solve delta: must be "),
-        ({"epsilon": None}, "--epsilon is missing; must be a finite number above 0"),
+        ({"epsilon": None}, "--epsilon is missing; it must be a finite number above 0"),
         ({"epsilon": "0"}, "--epsilon 0: must be a finite number above 0"),
         ({"epsilon": "nan"}, "--epsilon nan: must be a finite number above 0"),
         ({"slots": "100"}, "--slots 100: must not be given, because --solve slots computes it"),

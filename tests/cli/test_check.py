@@ -78,7 +78,7 @@ def test_the_example_is_shown_in_80_columns_with_its_seal_and_spending(
     assert f"Seal: {parse_campaign(PATIENTS.read_text()).campaign.seal}\n" in outcome.out
     words = " ".join(outcome.out.split())
     assert "In each slot, the server chooses up to 176 check-ins uniformly at random" in words
-    assert "Epsilon after each number of slots (delta = 1e-06, add-remove; rounded up):" in words
+    assert "Epsilon by number of completed slots (delta = 1e-06, add-remove; rounded up):" in words
     assert (
         "The campaign is within its budget, epsilon = 0.5 at delta = 1e-06 (add-remove)." in words
     )
@@ -115,7 +115,10 @@ def test_a_budget_that_is_exceeded_is_exit_1_and_says_where_it_would_stop(
     assert outcome.code == 1
     assert outcome.err.count("\n") == 1
     assert outcome.err.startswith(f"checkins: {path}:11: [budget] epsilon = 0.05: is exceeded: ")
-    assert "epsilon <= 0.2071 (delta = 1e-06, replace-one) and would stop after" in outcome.err
+    assert (
+        "epsilon <= 0.2071 (delta = 1e-06, replace-one); the campaign would stop after"
+        in outcome.err
+    )
     assert "of 1,000 slots; with local_epsilon = " in outcome.err
     assert "is within its budget" not in outcome.out
     found = answer(checkins("check", path, "--json"), code=1)
@@ -151,7 +154,7 @@ def test_a_value_that_the_grid_does_not_allow_is_not_advised(checkins, tmp_path:
     assert outcome.code == 1
     assert outcome.err.endswith("slots; add noise, or run fewer slots\n")
     outcome = checkins("check", written(tmp_path, SYNTHETIC, *dear))
-    assert " it would be within its budget" in outcome.err
+    assert " the campaign would be within its budget" in outcome.err
 
 
 @pytest.mark.slow
@@ -184,7 +187,7 @@ def test_a_model_that_cannot_step_by_categories_is_named(checkins, tmp_path: Pat
     outcome = checkins("check", path)
     assert outcome.code == 0
     shown = " ".join(outcome.out.split())
-    assert "kind = gaussian, laplace or privunit: categories cannot train a model" in shown
+    assert "kind = gaussian, laplace or privunit: randomized response cannot train a model" in shown
 
 
 @pytest.mark.slow
@@ -209,7 +212,7 @@ def test_what_is_missing_is_named(checkins, tmp_path: Path) -> None:
     outcome = checkins("check", path)
     assert outcome.code == 0
     shown = " ".join(outcome.out.split())
-    assert "Missing before clients can join: - [randomizer] grid: the step of the grid" in shown
+    assert "Keys to add before clients can join: - [randomizer] grid: the distance between" in shown
     assert "only a simulation needs no schedule" in shown
 
 
@@ -317,7 +320,7 @@ def test_a_ledger_can_leave_too_small_a_budget(checkins, tmp_path: Path) -> None
     outcome = checkins("check", path, "--ledger", place)
     assert (outcome.code, outcome.err.count("\n")) == (1, 1)
     assert (
-        "is exceeded: the ledger has epsilon <= 1, and with the campaign it has epsilon <= "
+        "is exceeded: the ledger has epsilon <= 1, and together with the campaign epsilon <= "
         in outcome.err
     )
     assert " of 200 slots; add noise, or run fewer slots" in outcome.err

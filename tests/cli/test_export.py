@@ -61,7 +61,10 @@ def test_mistakes_are_told_in_one_line(checkins, house: House, tmp_path: Path) -
     refused(checkins("export", "store.db"), says="must be http://")
     refused(checkins("export", f"sqlite:///{tmp_path}/none.db"), says="no such file")
     refused(checkins("export", "http://127.0.0.1:1"), says="is a coordinator there?")
-    refused(checkins("export", "http://127.0.0.1:1", "--campaign", "x"), says="needs a store")
+    refused(
+        checkins("export", "http://127.0.0.1:1", "--campaign", "x"),
+        says="cannot be combined with the URL of a service",
+    )
 
 
 @pytest.mark.parametrize("content", [b"", b"no database, but long enough to be looked at " * 9])

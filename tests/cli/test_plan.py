@@ -167,7 +167,7 @@ def test_the_text_has_a_design_reasons_and_next_steps(
         "epsilon <= ",
         "Why:",
         "Pareto-optimal designs",
-        "If the number of clients differs from the plan:",
+        "If the number of clients differs from the planned number:",
         "checkins check campaign.toml",
     ):
         assert words in outcome.out, words

@@ -66,13 +66,13 @@ INTERRUPTED = """
 import os, signal, sys
 from checkins.cli import main, terminal
 
-printed = terminal.working
+printed = terminal.spinner
 
 def interrupted(*arguments, **options):
     os.kill(os.getpid(), signal.SIGINT)
     return printed(*arguments, **options)
 
-terminal.working = interrupted
+terminal.spinner = interrupted
 sys.argv = ["checkins", "paper", "table1"]
 main.main()
 """
@@ -139,7 +139,7 @@ def broken(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object, **__: object) -> None:
         raise ZeroDivisionError("line one\nline two")
 
-    monkeypatch.setattr(terminal, "working", fail)
+    monkeypatch.setattr(terminal, "spinner", fail)
 
 
 @pytest.mark.usefixtures("broken")
@@ -147,7 +147,7 @@ def test_an_internal_error_is_one_line_and_exit_1(capsys: pytest.CaptureFixture[
     assert main.run(["paper", "table1"]) == 1
     assert capsys.readouterr().err == (
         "checkins: internal error: ZeroDivisionError: line one line two;"
-        " please report it (CHECKINS_DEBUG=1 shows more)\n"
+        " please report it (CHECKINS_DEBUG=1 prints a traceback)\n"
     )
 
 
@@ -163,13 +163,13 @@ def test_a_traceback_is_shown_on_request(
 def test_exit_codes_tell_usage_errors_from_failures(capsys: pytest.CaptureFixture[str]) -> None:
     from checkins.errors import ComputationFailed, InvalidValue, NotCovered
 
-    assert errors.report(InvalidValue("slots", 0, "must be more")) == 2
-    assert errors.report(NotCovered("slots", 0, "must be more")) == 2
-    assert errors.report(ComputationFailed("no safe bound")) == 1
-    assert errors.report(MemoryError()) == 1
-    assert errors.report(OSError(28, "No space left on device", "x.png")) == 1
+    assert errors.print_error(InvalidValue("slots", 0, "must be more")) == 2
+    assert errors.print_error(NotCovered("slots", 0, "must be more")) == 2
+    assert errors.print_error(ComputationFailed("no safe bound")) == 1
+    assert errors.print_error(MemoryError()) == 1
+    assert errors.print_error(OSError(28, "No space left on device", "x.png")) == 1
     assert capsys.readouterr().err.count("\n") == 5
 
 
 def test_signals_have_their_usual_number() -> None:
-    assert errors.INTERRUPTED == 128 + signal.SIGINT
+    assert errors.EXIT_INTERRUPTED == 128 + signal.SIGINT

@@ -161,7 +161,7 @@ def test_who_may_enrol_is_what_the_files_say(serve, file: Path, tmp_path: Path) 
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (("--workers", "2"), "SQLite allows one worker"),
+        (("--workers", "2"), "SQLite allows only one worker"),
         (("--workers", "0"), "must be an integer from 1"),
         (("--workers", "two"), "must be an integer from 1"),
         (("--start", "tomorrow"), "must be now, +SECONDS, or an instant"),

@@ -263,7 +263,7 @@ def test_an_unknown_label_is_refused_where_the_classes_are_declared(
         ("--evaluations -1", "--evaluations -1: must be an integer from 0"),
         ("--workers 0", "--workers 0: must be an integer from 1"),
         ("--resume", "--resume: needs --out DIR"),
-        ("--resume --out new", "--resume: new has no results of this simulation"),
+        ("--resume --out new", "--resume: new has no saved results of this simulation"),
         ("--out rows.csv", "--out rows.csv: cannot be written: Not a directory"),
         ("--out rows.csv/deeper", "--out rows.csv/deeper: cannot be written: Not a directory"),
     ],
@@ -352,7 +352,7 @@ def test_whole_numbers_may_have_an_exponent_and_one_is_singular(
     (folder / "one.toml").write_text(tiny.text(protocol=tiny.PROTOCOL.replace("= 6", "= 1")))
     done = checkins(f"simulate one.toml {words}")
     assert (done.code, done.err) == (0, "")
-    assert ": 1 slot, 1 check-in of 1 client, 1 report used, 11 dummies" in " ".join(
+    assert ": 1 slot, 1 check-in of 1 client, 1 report used, 11 dummy reports" in " ".join(
         done.out.split()
     )
 
@@ -447,7 +447,7 @@ def test_the_text_fits_eighty_columns(folder: Path, checkins: Callable[..., Any]
 
 @pytest.mark.usefixtures("ignored_interrupt")
 def test_an_interrupt_that_was_ignored_at_the_start_stays_ignored() -> None:
-    with simulate._stopping_at_once():
+    with simulate._exit_on_interrupt():
         os.kill(os.getpid(), signal.SIGINT)
         assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
     assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
@@ -514,7 +514,7 @@ def test_ctrl_c_leaves_a_partial_result_and_resume_ends_bit_identical(
     code, out, seen = start_and_interrupt(folder, "--seeds", str(seeds), "--workers", str(seeds))
     assert code == 130
     assert "Traceback" not in seen
-    assert "interrupted before the end. Continue with --resume." in seen
+    assert "the simulation was interrupted before its end; continue with --resume" in seen
     assert "so far" in out
     partial = only_object((folder / "out" / "result.json").read_text())
     assert partial["complete"] is False

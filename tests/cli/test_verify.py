@@ -93,7 +93,7 @@ def test_a_ledger_that_was_cut_is_open_and_refused_where_that_matters(
 ) -> None:
     place = kept(tmp_path, *OPEN.lines)
     shown = " ".join(checkins("verify", place).out.split())
-    assert "The last campaign is open: 37 of 200 slots are closed" in shown
+    assert "The last run is still open: 37 of 200 slots are closed" in shown
     assert json.loads(checkins("verify", place, "--json").out)["campaigns"][0]["status"] == "open"
     refused(
         checkins("verify", place, "--closed"), code=1, says="is still open (37 of 200 slots closed)"
@@ -133,7 +133,7 @@ def test_a_missing_ledger_is_a_usage_error(checkins, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("place", ["postgresql://x", "ftp://x/ledger.jsonl"])
 def test_an_address_is_that_of_a_coordinator(checkins, place: str) -> None:
-    refused(checkins("verify", place), code=2, says="or the address of a coordinator")
+    refused(checkins("verify", place), code=2, says="or the URL of a coordinator")
 
 
 def test_an_address_without_a_service_is_reported(checkins) -> None:
@@ -252,7 +252,7 @@ def test_a_file_that_may_not_be_read_is_one_line(
 def test_simulated_campaigns_and_notes_are_reported(checkins, tmp_path: Path) -> None:
     book = Book().run(campaign(grid=None), simulated=True, floats=True).close(epsilon=2.0)
     shown = " ".join(checkins("verify", kept(tmp_path, *book.lines)).out.split())
-    assert "The ledger is simulated: its noise was drawn from a seed and gives no privacy." in shown
+    assert "The ledger is simulated: its noise comes from a seed and gives no privacy." in shown
     assert "Notes: - line 6 states epsilon = 2.0" in shown
 
 
@@ -274,7 +274,7 @@ def test_a_budget_exceeded_by_too_few_contributors_is_reported(checkins, tmp_pat
 def test_a_long_ledger_shows_how_far_it_is_on_a_terminal(
     checkins, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(check, "LONG_BYTES", 1)
+    monkeypatch.setattr(check, "PROGRESS_BAR_BYTES", 1)
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
     monkeypatch.setattr(Console, "is_terminal", True)
     outcome = checkins("verify", str(folder))

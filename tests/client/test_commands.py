@@ -31,7 +31,7 @@ def run(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str
             ended = app.main(args=[str(word) for word in words], standalone_mode=False)
             code = ended if isinstance(ended, int) else 0
         except Exception as error:
-            code = errors.report(error)
+            code = errors.print_error(error)
         printed = capsys.readouterr()
         return code, printed.out, printed.err
 
@@ -115,7 +115,7 @@ def test_more_devices_than_people_must_be_asked_for(run: Any) -> None:
         ("join {url} --state {folder} --row 1 --campaign 00-1", "--campaign 00-1: unknown"),
         (
             "join {url}/campaigns/0123456789ab-1 --state {folder} --row 1 --campaign 00-1",
-            "--campaign 00-1: the URL names the run 0123456789ab-1",
+            "--campaign 00-1: the URL names another run, 0123456789ab-1",
         ),
         ("join {url} --state {folder} --row 1 --key-file nowhere", "--key-file nowhere: cannot"),
         ("join nowhere --state {folder} --row 1", "must be http://HOST"),

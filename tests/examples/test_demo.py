@@ -75,7 +75,7 @@ def port_in(text: str) -> int:
     return int(found[1])
 
 
-def test_the_demo_ends_with_a_model_its_price_and_a_report(tmp_path: Path) -> None:
+def test_the_demo_ends_with_a_model_its_epsilon_and_a_report(tmp_path: Path) -> None:
     with running(tmp_path, "--begins-in", "5") as demo:
         output, errors = demo.communicate(timeout=PATIENCE_S)
     assert (demo.returncode, errors) == (0, "")
@@ -85,7 +85,7 @@ def test_the_demo_ends_with_a_model_its_price_and_a_report(tmp_path: Path) -> No
         "at delta = 1e-06",
         "add-remove",
         "of 60 devices reported",
-        "the ledger is whole",
+        "the ledger is intact",
         "out/demo/report.html",
     ):
         assert words in output
@@ -142,7 +142,7 @@ def test_a_demo_beside_another_program_takes_a_free_port_and_when_stopped_leaves
         demo.send_signal(number)
         _, errors = demo.communicate(timeout=PATIENCE_S)
     assert demo.returncode == 128 + number
-    assert errors == "Stopped; nothing is left running.\n"
+    assert errors == "Stopped; no program of the demo is left running.\n"
     assert not left_running(tmp_path, port)
     assert not is_answered(port)
     assert os.listdir(tmp_path / "tmp") == []

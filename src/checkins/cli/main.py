@@ -21,11 +21,11 @@ COMMANDS = {
     **{"join": "join", "swarm": "join", "export": "export", "backup": "export"},
     **{"verify": "check", "paper": "paper"},
 }
-"""The module of each command. The help lists the commands in this order."""
+"""Maps each command to its module in ``checkins.cli.commands``, in the order of the help."""
 
 
-def _print_version(context: click.Context, _: click.Parameter, wanted: bool) -> None:
-    if wanted:
+def _print_version(context: click.Context, _: click.Parameter, requested: bool) -> None:
+    if requested:
         print(f"checkins {__version__}")
         context.exit()
 
@@ -41,7 +41,7 @@ VERSION = click.Option(
 
 
 class Program(click.Group):
-    """The program. It imports the module of a command only when the command is needed."""
+    """The program `checkins`. It imports the module of a command only if the command is used."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
@@ -50,8 +50,8 @@ class Program(click.Group):
         if cmd_name not in COMMANDS:
             return None
         module = import_module(f"checkins.cli.commands.{COMMANDS[cmd_name]}")
-        found: click.Command = getattr(module, cmd_name)
-        return found
+        command: click.Command = getattr(module, cmd_name)
+        return command
 
 
 PROGRAM = Program(
@@ -63,16 +63,16 @@ PROGRAM = Program(
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Run one command and return the exit code."""
+    """Run one command with its arguments. Return the exit code, also after an error."""
     try:
         code = _invoke(list(arguments))
         sys.stdout.flush()
     except BrokenPipeError:
-        return _close_stdout()
+        return _discard_output()
     except (KeyboardInterrupt, click.Abort):
-        return errors.INTERRUPTED
+        return errors.EXIT_INTERRUPTED
     except Exception as error:
-        return errors.report(error)
+        return errors.print_error(error)
     return code
 
 
@@ -80,26 +80,27 @@ def _invoke(arguments: list[str]) -> int:
     try:
         with PROGRAM.make_context("checkins", arguments) as context:
             PROGRAM.invoke(context)
-    except click.exceptions.Exit as ended:
-        return ended.exit_code
+    except click.exceptions.Exit as requested:
+        return requested.exit_code
     return 0
 
 
 def main() -> None:
-    """Entry point of the script."""
+    """Run the command of ``sys.argv`` and exit. This is the entry point of the script."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(
-                errors="replace"
-            )  # a terminal that has no Greek letters shows ? instead
+            stream.reconfigure(errors="replace")  # print ? for letters that the encoding lacks
     if not sys.warnoptions and os.environ.get("CHECKINS_DEBUG") != "1":
         warnings.simplefilter("ignore")
     code = run(sys.argv[1:])
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the process is ending
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a Ctrl-C no longer changes the exit code
     sys.exit(code)
 
 
-def _close_stdout() -> int:
-    """Discard further output, because the reader closed the pipe, as in `checkins ... | head`."""
+def _discard_output() -> int:
+    """Discard further output after the reader of a pipe, as in `checkins ... | head`, closed it.
+
+    Return the exit code.
+    """
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    return errors.FAILURE
+    return errors.EXIT_FAILURE

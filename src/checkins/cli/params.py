@@ -1,8 +1,8 @@
 """Declare the options of commands and parse their values.
 
-The value of an option remains a string until its command runs. So each error names the option as it
-was typed, and ``checkins --help`` does not import the accountant. No value is clamped: a number
-that float64 would turn into 0 or infinity is an error.
+The value of an option remains a string until its command runs. So an error message can quote the
+value as the user typed it, and ``checkins --help`` does not import the accountant. No value is
+clamped: a number that float64 would turn into 0 or infinity is an error.
 """
 
 from __future__ import annotations
@@ -27,104 +27,108 @@ from checkins.errors import InvalidValue
 if TYPE_CHECKING:
     from checkins.accounting import Population
 
-ALL = "all"
-POSITIVE = "must be a finite number above 0"
-ALLOWED: Mapping[object, str] = {
-    validate.positive: POSITIVE,
+ALL_CHECK_INS = "all"
+"""Value of ``--capacity`` for a slot that uses every check-in."""
+MUST_BE_POSITIVE = "must be a finite number above 0"
+ALLOWED_NUMBERS: Mapping[object, str] = {
+    validate.positive: MUST_BE_POSITIVE,
     validate.open_unit: "must lie strictly between 0 and 1",
     validate.probability: "must lie in [0, 1]",
 }
-"""For each check of a number: which numbers pass it, as error messages say it."""
-TIME_UNITS_S = {"": 1.0, "s": 1.0, "min": 60.0, "h": 3600.0, "d": 86_400.0}
+"""Maps a check of a number to the part of an error message that says which numbers pass it."""
+SECONDS_PER_UNIT = {"": 1.0, "s": 1.0, "min": 60.0, "h": 3600.0, "d": 86_400.0}
 Choice = TypeVar("Choice", bound=StrEnum)
 
 
 def options(table: str) -> list[click.Option]:
-    """Declare options by a table in the form of the help.
+    """Declare the options in ``table``, a text that looks like the help.
 
-    Each option begins on a new line, with its name, the placeholder of its value and two spaces
-    before its help. Further lines are indented. An option without a placeholder is a flag. Every
-    other option has a tuple of strings, so that a command can refuse an option that is repeated.
+    Each option begins on a new line: its name, the placeholder of its value, two spaces and its
+    help text. Further lines of the help text are indented. An option without a placeholder is a
+    flag. The value of any other option is a tuple with all its values, so that a command can
+    refuse an option that is given twice.
 
     >>> [(each.name, each.metavar) for each in options("--slots M  Time steps.\\n--json  As JSON.")]
     [('slots', 'M'), ('json', None)]
     """
-    found = []
+    declared = []
     for entry in re.split(r"\n(?=--)", cleandoc(table)):
-        parsed = re.fullmatch(r"(--[a-z-]+)(?: (\S+))?\s{2,}(.*)", entry, re.DOTALL)
-        if parsed is None:
+        match = re.fullmatch(r"(--[a-z-]+)(?: (\S+))?\s{2,}(.*)", entry, re.DOTALL)
+        if match is None:
             raise ValueError(entry)
-        name, metavar, explained = parsed[1], parsed[2], " ".join(parsed[3].split())
+        name, metavar, help_text = match[1], match[2], " ".join(match[3].split())
         kind: dict[str, Any] = {"multiple": True} if metavar else {"is_flag": True}
-        found.append(click.Option([name], metavar=metavar, help=explained, **kind))
-    return found
+        declared.append(click.Option([name], metavar=metavar, help=help_text, **kind))
+    return declared
 
 
 def argument(name: str, metavar: str, *, nargs: int = 1, required: bool = True) -> click.Argument:
-    """Declare an argument. With ``nargs=-1``, any number of arguments is allowed."""
+    """Declare a positional argument. With ``nargs=-1``, it may be given any number of times."""
     return click.Argument([name], metavar=metavar, nargs=nargs, required=required)
 
 
 def command(
-    *parameters: click.Parameter, several: Sequence[str] = ()
+    *parameters: click.Parameter, repeatable: Sequence[str] = ()
 ) -> Callable[[Callable[[GivenOptions], None]], click.Command]:
-    """Turn a function into a command with these arguments and options, in the order of its help.
+    """Turn a function into a command with these arguments and options. Its help has their order.
 
-    Only the options in ``several`` may be given more than once.
+    Only the options that ``repeatable`` names may be given more than once.
     """
 
     def declare(run: Callable[[GivenOptions], None]) -> click.Command:
         def callback(**values: object) -> None:
             names = [str(each.name) for each in parameters]
-            run(GivenOptions.of({name: values[name] for name in names}, several))
+            run(GivenOptions.of({name: values[name] for name in names}, repeatable))
 
         return click.Command(run.__name__, None, callback, list(parameters), run.__doc__)
 
     return declare
 
 
-CAMPAIGN_FILE = argument("file", "CAMPAIGN.TOML")
-FORCE, JSON = options("""
+CAMPAIGN_FILE_ARGUMENT = argument("file", "CAMPAIGN.TOML")
+FORCE_OPTION, JSON_OPTION = options("""
     --force  Overwrite an existing file.
     --json  Print the result as one JSON object.
 """)
-DESIGN = options("""
+DESIGN_OPTIONS = options("""
     --protocol fixed|averaged|sliding  What the server does in a slot. fixed: it sums the reports of
         at most --capacity check-ins. averaged: it averages the reports of all check-ins. sliding:
-        as fixed, but each client draws its slot from the next --window slots, not from all slots.
+        the same as fixed, but each client draws its slot from its next --window slots, not from
+        all slots.
     --slots M  Number of time steps (slots) of the campaign.
     --capacity K|all  Largest number of check-ins that a slot uses. Required with --noise-at client.
-        Default all with --noise-at server. With --local-epsilon the default is 1. The reports of
-        a slot hide each other, so a larger capacity can lower epsilon.
-    --window W  Number of slots from which a client draws its slot. Only for sliding.
-    --population LO..HI  Least and largest possible number of clients. The guarantee assumes them.
-        Required for the averaged protocol, otherwise optional.
+        Default: all with --noise-at server, 1 with --local-epsilon. With --local-epsilon, a larger
+        capacity can lower epsilon, because the reports of a slot hide each other.
+    --window W  Number of slots from which a client draws its slot. Only for --protocol sliding.
+    --population LO..HI  Smallest and largest possible number of clients. The guarantee holds only
+        in this range. Required for the averaged protocol, otherwise optional.
     --participation P  Probability that a client takes part, from 0 to 1.
-    --local-epsilon E  Epsilon of one report, which the device randomizes. Give this or
-        --noise-multiplier.
-    --local-delta D  Delta of one report, with --local-epsilon. Default 0.
-    --randomizer randomized-response|laplace|privunit  The randomizer of the reports, with
+    --local-epsilon E  Epsilon of one report, if the device randomizes its report. Give this option
+        or --noise-multiplier.
+    --local-delta D  Delta of one report. Only with --local-epsilon. Default 0.
+    --randomizer randomized-response|laplace|privunit  The randomizer of the reports. Needs
         --local-epsilon and --capacity. Its dummies, the reports that the server draws in place of
-        missing ones, lower epsilon. Default: any randomizer with this local epsilon.
+        missing reports, lower epsilon. Default: any randomizer with this local epsilon.
     --categories C  Number of categories of --randomizer randomized-response.
     --dimension D  Number of coordinates of a report of --randomizer privunit.
     --noise-multiplier S  Standard deviation of the Gaussian noise divided by the clip norm. Needs
         --noise-at.
-    --noise-at client|server  Who adds the Gaussian noise. client: each client, to its report.
-        server: the server, to the sum of a slot.
-    --campaigns R  Number of times that the campaign is run, each with fresh randomness. Default 1.
+    --noise-at client|server  Who adds the Gaussian noise. client: each client adds it to its
+        report. server: the server adds it to the sum of a slot.
+    --campaigns R  Number of times that the campaign is run, each time with fresh randomness. The
+        guarantee covers all runs together. Default 1.
     --curious C  Number of clients that may disclose what they know to the adversary: whether they
         were chosen, their reports and their noise. Default 0.
     --delta D  The delta of the guarantee, between 0 and 1.
     --adjacency replace-one|add-remove  The neighbour relation of the guarantee. add-remove: one
         client is added or removed. replace-one: the data of one client are replaced.
 """)
-"""The options of `account` and `calibrate` that describe a design and its guarantee."""
+"""Options that describe a design and its guarantee. `account` and `calibrate` use them all."""
 
 
 def design_options(*names: str) -> list[click.Option]:
-    """Return the options of a design with these names, in this order."""
-    by_name = {each.name: each for each in DESIGN}
+    """Return the options in ``DESIGN_OPTIONS`` that have these names, in this order."""
+    by_name = {each.name: each for each in DESIGN_OPTIONS}
     return [by_name[name] for name in names]
 
 
@@ -132,9 +136,10 @@ def design_options(*names: str) -> list[click.Option]:
 class GivenOptions:
     """The options that the user gave.
 
-    ``texts`` maps the name of an option, with underscores, to its value as a string. ``values`` has
-    every argument and option of the command, given or not. ``unknown`` is the name of the option
-    that ``--solve`` computes. It is None for all other commands.
+    ``texts`` maps the name of an option, such as ``local_epsilon``, to its value as a string. It
+    has only options that were given. ``values`` has every argument and option of the command as
+    click parsed it, given or not. ``unknown`` is the option that ``--solve`` computes. It is None
+    for every command other than `calibrate`.
     """
 
     texts: Mapping[str, str]
@@ -142,14 +147,14 @@ class GivenOptions:
     unknown: str | None = None
 
     @classmethod
-    def of(cls, values: Mapping[str, Any], several: Sequence[str] = ()) -> GivenOptions:
-        """Collect the options that were given. Only those in ``several`` may be given twice."""
+    def of(cls, values: Mapping[str, Any], repeatable: Sequence[str] = ()) -> GivenOptions:
+        """Collect the given options. Raise if one that is not in ``repeatable`` was given twice."""
         texts: dict[str, str] = {}
         for name, value in values.items():
-            if name not in ("files", *several) and isinstance(value, tuple) and value:
+            if name not in ("files", *repeatable) and isinstance(value, tuple) and value:
                 if len(value) > 1:
-                    both = " and ".join(printable(text) for text in value[:2])
-                    raise UsageError(f"{option(name)}: was given more than once, as {both}")
+                    first_two = " and ".join(printable(text) for text in value[:2])
+                    raise UsageError(f"{dashed_name(name)}: was given more than once: {first_two}")
                 texts[name] = value[0]
         return cls(texts, values)
 
@@ -166,30 +171,30 @@ class GivenOptions:
         return Path(self.texts[name]) if name in self.texts else None
 
     def replacing(self, **texts: str) -> GivenOptions:
-        """Return a copy in which these options have other values."""
+        """Return a copy in which the options ``texts`` have these values."""
         return replace(self, texts={**self.texts, **texts})
 
     def required(self, name: str, allowed: str) -> str:
-        """Return the value of an option. Raise if it was not given."""
+        """Return the value of an option. If it is missing, raise; the error states ``allowed``."""
         if name not in self.texts:
-            raise UsageError(f"{option(name)} is missing; {allowed} (it has no default)")
+            raise UsageError(f"{dashed_name(name)} is missing; it {allowed} and has no default")
         return self.texts[name]
 
-    def typed(self, name: str) -> str:
-        """Return the option and its value, as they were typed."""
-        return f"{option(name)} {printable(self.texts[name])}"
+    def as_typed(self, name: str) -> str:
+        """Return the option and its value as the user typed them."""
+        return f"{dashed_name(name)} {printable(self.texts[name])}"
 
-    def invalid(self, name: str, why: str) -> UsageError:
+    def invalid(self, name: str, problem: str) -> UsageError:
         """Return the error for an option that was given with a wrong value."""
-        return UsageError(f"{self.typed(name)}: {why}")
+        return UsageError(f"{self.as_typed(name)}: {problem}")
 
-    def solving(self, unknown: str, text: str) -> GivenOptions:
-        """Return a copy with a first value for the option that ``--solve`` computes."""
+    def with_unknown(self, unknown: str, text: str) -> GivenOptions:
+        """Return a copy in which ``unknown``, the option that ``--solve`` computes, has a value."""
         return replace(self.replacing(**{unknown: text}), unknown=unknown)
 
     @contextmanager
-    def naming_options(self) -> Iterator[None]:
-        """Turn an ``InvalidValue`` of the library into an error that names the option."""
+    def errors_as_option_errors(self) -> Iterator[None]:
+        """Convert each ``InvalidValue`` of the block into an error that names the option."""
         try:
             yield
         except InvalidValue as error:
@@ -198,17 +203,18 @@ class GivenOptions:
     def refusal(
         self, error: InvalidValue, *, defaults: Mapping[str, str] | None = None
     ) -> UsageError:
-        """Return the library's error as one that names the option and its value or default."""
+        """Convert an ``InvalidValue`` into an error with the name and value of the option."""
         if error.name not in self.texts and error.name in (defaults or {}):
             default = (defaults or {})[error.name]
-            return UsageError(f"{option(error.name)} {default} (the default): {error.expected}")
+            name = dashed_name(error.name)
+            return UsageError(f"{name} {default} (the default): {error.expected}")
         if error.name == self.unknown:
             return UsageError(f"--solve {error.name.replace('_', '-')}: {error.expected}")
         if error.name in self.texts:
             return self.invalid(error.name, error.expected)
         if error.value is None:
-            return UsageError(f"{option(error.name)} is missing; {error.expected}")
-        return UsageError(f"{option(error.name)} {printable(error.value)}: {error.expected}")
+            return UsageError(f"{dashed_name(error.name)} is missing; {error.expected}")
+        return UsageError(f"{dashed_name(error.name)} {printable(error.value)}: {error.expected}")
 
     def integer(
         self,
@@ -218,33 +224,35 @@ class GivenOptions:
         least: int = 1,
         most: int = validate.MOST_SLOTS,
     ) -> int:
-        """Return an option as an integer. The option is required if there is no default."""
+        """Return an option as an integer. If ``default`` is None, the option is required."""
         if name not in self.texts and default is not None:
             return default
-        return integer(name, self.required(name, integers(most, least)), least=least, most=most)
+        text = self.required(name, range_text(most, least))
+        return integer(name, text, least=least, most=most)
 
     def number(
         self, name: str, check: Callable[..., None], *, default: float | None = None
     ) -> float:
-        """Return an option as a number that passes the check. Without a default it is required."""
+        """Return an option as a number that passes ``check``. Without default, it is required."""
         if name not in self.texts and default is not None:
             return default
-        return number(name, self.required(name, ALLOWED.get(check, "must be a number")), check)
+        text = self.required(name, ALLOWED_NUMBERS.get(check, "must be a number"))
+        return number(name, text, check)
 
     def choice(self, name: str, choices: type[Choice], *, default: str | None = None) -> Choice:
-        """Return an option as a member of an enumeration. Without a default it is required."""
+        """Return an option as a member of an enumeration. Without default, it is required."""
         if name not in self.texts and default is not None:
             return choices(default)
-        return choice(name, self.required(name, one_of(choices)), choices)
+        return choice(name, self.required(name, choices_text(choices)), choices)
 
 
-def option(name: str) -> str:
-    """Return the option with this name: ``local_epsilon`` becomes ``--local-epsilon``."""
+def dashed_name(name: str) -> str:
+    """Return the name as it is typed: ``local_epsilon`` becomes ``--local-epsilon``."""
     return "--" + name.replace("_", "-")
 
 
-def integers(most: int, least: int = 1) -> str:
-    """Return the text that says which integers are allowed."""
+def range_text(most: int, least: int = 1) -> str:
+    """Return the part of an error message that says which integers are allowed."""
     return f"must be an integer from {least:,} to {most:,}"
 
 
@@ -259,18 +267,18 @@ def integer(name: str, text: str, *, least: int = 1, most: int = validate.MOST_S
     checkins.errors.InvalidValue: slots = '2.5': must be an integer from 1 to 1,000,000,000,000
     """
     try:
-        thousands = re.fullmatch(r"[0-9]{1,3}(,[0-9]{3})+", text)
-        exact = Decimal(text.replace(",", "") if thousands else text)
+        has_commas = re.fullmatch(r"[0-9]{1,3}(,[0-9]{3})+", text)
+        value = Decimal(text.replace(",", "") if has_commas else text)
     except InvalidOperation:
-        exact = Decimal("nan")
-    in_range = exact.is_finite() and least <= exact <= most
-    if not in_range or exact != exact.to_integral_value():
-        raise InvalidValue(name, text, integers(most, least))
-    return int(exact)
+        value = Decimal("nan")
+    in_range = value.is_finite() and least <= value <= most
+    if not in_range or value != value.to_integral_value():
+        raise InvalidValue(name, text, range_text(most, least))
+    return int(value)
 
 
 def number(name: str, text: str, check: Callable[..., None]) -> float:
-    """Parse a number that passes a check of ``checkins.validate``.
+    """Parse a number. ``check`` is a function of ``checkins.validate`` that raises if it is wrong.
 
     >>> number("delta", "1e-6", validate.open_unit)
     1e-06
@@ -294,13 +302,13 @@ def choice(name: str, text: str, choices: type[Choice]) -> Choice:
     try:
         return choices(text)
     except ValueError:
-        raise InvalidValue(name, text, one_of(choices)) from None
+        raise InvalidValue(name, text, choices_text(choices)) from None
 
 
-def one_of(choices: type[StrEnum]) -> str:
-    """Return the text that says which values are allowed."""
-    *most, last = [str(each) for each in choices]
-    return f"must be {', '.join(most)} or {last}"
+def choices_text(choices: type[StrEnum]) -> str:
+    """Return the part of an error message that says which values are allowed."""
+    *first, last = [str(each) for each in choices]
+    return f"must be {', '.join(first)} or {last}"
 
 
 def population(text: str, *, most: int = validate.MOST_SLOTS) -> Population:
@@ -323,11 +331,11 @@ def population(text: str, *, most: int = validate.MOST_SLOTS) -> Population:
 
 
 def capacity(text: str) -> int | None:
-    """Parse the capacity of a slot. Return None for ``all``."""
+    """Parse the capacity of a slot. Return None for ``all``, a capacity without limit."""
     try:
-        return None if text == ALL else integer("capacity", text)
+        return None if text == ALL_CHECK_INS else integer("capacity", text)
     except InvalidValue as error:
-        raise InvalidValue("capacity", text, f"{error.expected}, or {ALL}") from None
+        raise InvalidValue("capacity", text, f"{error.expected}, or {ALL_CHECK_INS}") from None
 
 
 def seconds(name: str, text: str) -> float:
@@ -336,11 +344,11 @@ def seconds(name: str, text: str) -> float:
     >>> seconds("duration", "90"), seconds("duration", "1.5h"), seconds("duration", "2d")
     (90.0, 5400.0, 172800.0)
     """
-    parsed = re.fullmatch(r"([0-9.]+(?:e[+-]?[0-9]+)?)(s|min|h|d|)", text.strip(), re.ASCII)
+    match = re.fullmatch(r"([0-9.]+(?:e[+-]?[0-9]+)?)(s|min|h|d|)", text.strip(), re.ASCII)
     try:
-        found = float(parsed[1]) * TIME_UNITS_S[parsed[2]] if parsed else math.nan
+        duration_s = float(match[1]) * SECONDS_PER_UNIT[match[2]] if match else math.nan
     except ValueError:
-        found = math.nan
-    if not 0.0 < found < math.inf:
-        raise InvalidValue(name, text, "must be a time above 0: 600, 30min, 8h, 2d")
-    return found
+        duration_s = math.nan
+    if not 0.0 < duration_s < math.inf:
+        raise InvalidValue(name, text, "must be a time above 0, such as 600, 30min, 8h or 2d")
+    return duration_s

@@ -1,4 +1,4 @@
-"""Print results on standard output and progress on standard error. Check ``--out``."""
+"""Print results on standard output and progress on standard error. Write the files of ``--out``."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ MOST_COLUMNS = 100
 
 
 def show(*parts: RenderableType) -> None:
-    """Print tables and unformatted text, at most ``MOST_COLUMNS`` wide. Brackets are not markup."""
+    """Print tables and texts, at most ``MOST_COLUMNS`` wide. Brackets are printed as they are."""
     from rich.console import Console
 
     console = Console(highlight=False, markup=False, emoji=False)
@@ -37,7 +37,10 @@ def show(*parts: RenderableType) -> None:
 
 
 def plain_table(*columns: str, right: Sequence[str] = (), title: str | None = None) -> Table:
-    """Create a table with a rule under its header and no other lines."""
+    """Create a table with a line under its header and no other lines.
+
+    ``right`` names the columns that are aligned right. Only the last column may be wrapped.
+    """
     from rich import box
     from rich.table import Table
 
@@ -46,15 +49,18 @@ def plain_table(*columns: str, right: Sequence[str] = (), title: str | None = No
     )
     for column in columns:
         justify: Literal["left", "right"] = "right" if column in right else "left"
-        wrap = column == columns[-1]
-        table.add_column(column, justify=justify, no_wrap=not wrap, overflow="fold")
+        is_last = column == columns[-1]
+        table.add_column(column, justify=justify, no_wrap=not is_last, overflow="fold")
     return table
 
 
-def listed(
+def bullet_list(
     title: str, lines: Iterable[str | Text], *, numbered: bool = False
 ) -> list[RenderableType]:
-    """Return a title with a list below it. Return an empty list if there are no lines."""
+    """Return a title and a list with bullets, or with numbers if ``numbered``.
+
+    Return nothing to print, an empty list, if there are no lines.
+    """
     from rich.padding import Padding
     from rich.table import Table
     from rich.text import Text
@@ -72,36 +78,36 @@ def listed(
 
 
 def show_plain(line: str) -> None:
-    """Print one line without wrapping it, so that a path stays in one piece."""
+    """Print one line without wrapping it, so that a path in it is not cut."""
     print(line)
 
 
-def show_json(answer: Mapping[str, object]) -> None:
+def show_json(content: Mapping[str, object]) -> None:
     """Print one JSON object. A number that is not finite becomes null."""
-    print(json.dumps(finite(answer), indent=2, allow_nan=False))
+    print(json.dumps(non_finite_as_none(content), indent=2, allow_nan=False))
 
 
-def write_json(path: Path, answer: Mapping[str, object], *, indent: int = 2) -> None:
+def write_json(path: Path, content: Mapping[str, object], *, indent: int = 2) -> None:
     """Write one JSON object to a file. A number that is not finite becomes null."""
     from checkins import durable_file
 
-    text = json.dumps(finite(answer), indent=indent, allow_nan=False)
+    text = json.dumps(non_finite_as_none(content), indent=indent, allow_nan=False)
     durable_file.replace_content(path, f"{text}\n".encode())
 
 
-def finite(value: object) -> object:
+def non_finite_as_none(value: object) -> object:
     """Return the value with every number that is not finite replaced by None."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, Mapping):
-        return {str(key): finite(item) for key, item in value.items()}
+        return {str(key): non_finite_as_none(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [finite(item) for item in value]
+        return [non_finite_as_none(item) for item in value]
     return value
 
 
 def progress_console(*, quiet: bool) -> Console | None:
-    """Return a console on standard error. Return None if quiet or if it is not a terminal."""
+    """Return a console on standard error. Return None if quiet or if that is not a terminal."""
     if quiet or not sys.stderr.isatty():
         return None
     from rich.console import Console
@@ -111,7 +117,7 @@ def progress_console(*, quiet: bool) -> Console | None:
 
 
 @contextmanager
-def working(what: str, *, quiet: bool) -> Iterator[None]:
+def spinner(activity: str, *, quiet: bool) -> Iterator[None]:
     """Show a spinner while the block runs, if standard error is a terminal."""
     console = progress_console(quiet=quiet)
     if console is None:
@@ -120,13 +126,13 @@ def working(what: str, *, quiet: bool) -> Iterator[None]:
     from rich.live import Live
     from rich.spinner import Spinner
 
-    with Live(Spinner("dots", f"{what} ..."), console=console, transient=True):
+    with Live(Spinner("dots", f"{activity} ..."), console=console, transient=True):
         yield
 
 
 @contextmanager
 def progress(label: str, count: str = "", *, quiet: bool) -> Iterator[Progress | None]:
-    """Yield progress bars on standard error. Yield None if it is not a terminal.
+    """Yield progress bars on standard error. Yield None if quiet or if that is not a terminal.
 
     ``label`` and ``count`` are rich's format strings for the texts before and after a bar.
     """
@@ -142,27 +148,30 @@ def progress(label: str, count: str = "", *, quiet: bool) -> Iterator[Progress |
         yield bars
 
 
-def check_folder(out: Path) -> None:
-    """Raise if the folder cannot be created or written to. Nothing is created."""
-    there = out
-    with _out_errors(out, "a folder"):
-        while not there.exists() and there != there.parent:
-            there = there.parent
-        if not there.is_dir():
+def check_out_folder(out: Path) -> None:
+    """Raise if the folder of ``--out`` cannot be created or written to. Create nothing."""
+    existing = out
+    with _as_out_errors(out, "a folder"):
+        while not existing.exists() and existing != existing.parent:
+            existing = existing.parent
+        if not existing.is_dir():
             raise UsageError(
-                f"--out {printable(out)}: cannot be written: {printable(there)} is a file"
+                f"--out {printable(out)}: cannot be written: {printable(existing)} is a file"
             )
-        _try_to_write(there)
+        _try_to_write(existing)
 
 
-def check_file(out: Path, *, force: bool, instead: str = "") -> None:
-    """Raise if the file cannot be created, or if it exists and ``force`` is not set."""
-    with _out_errors(out, "a file"):
+def check_out_file(out: Path, *, force: bool, other_advice: str = "") -> None:
+    """Raise if the file of ``--out`` cannot be created, or if it exists and ``force`` is False.
+
+    ``other_advice`` is added to the error about an existing file.
+    """
+    with _as_out_errors(out, "a file"):
         if out.is_dir():
             raise UsageError(f"--out {printable(out)}: is a folder; name a file in it")
         if out.exists() and not force:
             raise UsageError(
-                f"--out {printable(out)}: exists already; --force overwrites it{instead}"
+                f"--out {printable(out)}: exists already; --force overwrites it{other_advice}"
             )
         if not out.parent.is_dir():
             folder = printable(out.parent)
@@ -172,30 +181,32 @@ def check_file(out: Path, *, force: bool, instead: str = "") -> None:
         _try_to_write(out.parent)
 
 
-def write_new(place: str, text: str, *, force: bool) -> None:
-    """Write a text file. Raise if the file exists and ``force`` is not set."""
+def write_new(path: str, text: str, *, force: bool) -> None:
+    """Write the text file of ``--out``. Raise if it exists and ``force`` is False."""
     from checkins import durable_file
 
     try:
-        if Path(place).is_dir():
-            raise UsageError(f"--out {place}: is a folder; name a file in it")
-        if Path(place).exists() and not force:
-            raise UsageError(f"--out {place}: exists already; --force overwrites it")
-        durable_file.replace_content(Path(place), text.encode("utf-8"))
+        if Path(path).is_dir():
+            raise UsageError(f"--out {path}: is a folder; name a file in it")
+        if Path(path).exists() and not force:
+            raise UsageError(f"--out {path}: exists already; --force overwrites it")
+        durable_file.replace_content(Path(path), text.encode("utf-8"))
     except ValueError:
-        raise UsageError(f"--out {printable(place)}: is not the name of a file") from None
+        raise UsageError(f"--out {printable(path)}: is not the name of a file") from None
 
 
 def _try_to_write(folder: Path) -> None:
+    """Raise if no file can be written in the folder."""
     with tempfile.TemporaryFile(dir=folder):
         pass
 
 
 @contextmanager
-def _out_errors(out: Path, what: str) -> Iterator[None]:
+def _as_out_errors(out: Path, kind: str) -> Iterator[None]:
+    """Convert errors of the file system into errors that name ``--out``, a file or a folder."""
     try:
         yield
     except OSError as error:
         raise UsageError(f"--out {printable(out)}: cannot be written: {error.strerror}") from error
     except ValueError:
-        raise UsageError(f"--out {printable(out)}: is not the name of {what}") from None
+        raise UsageError(f"--out {printable(out)}: is not the name of {kind}") from None

@@ -1,7 +1,7 @@
 """`checkins account` and `checkins calibrate`: certify a design, or solve for one parameter.
 
-The design comes from options or from campaign files. An error names the option or the line of the
-file that is wrong.
+The options or the campaign files describe the design. An error names the option, or the line of
+the file, that is wrong.
 """
 
 from __future__ import annotations
@@ -12,74 +12,75 @@ from typing import TYPE_CHECKING, Any
 from checkins import validate
 from checkins.cli import params, terminal
 from checkins.cli.errors import UsageError, printable
-from checkins.cli.params import POSITIVE, GivenOptions, option, options
+from checkins.cli.params import MUST_BE_POSITIVE, GivenOptions, dashed_name, options
 from checkins.errors import InvalidValue, TooManyRuns
 
 if TYPE_CHECKING:
     from checkins.accounting import Certificate, Design, GaussianNoise, LocalRandomizer
     from checkins.campaign import CampaignFile
 
-SOLVABLE = "noise-multiplier|local-epsilon|participation|slots|capacity"
+SOLVABLE_PARAMETERS = "noise-multiplier|local-epsilon|participation|slots|capacity"
 
 
 @params.command(
     params.argument("files", "[CAMPAIGN.TOML]...", nargs=-1, required=False),
-    *params.DESIGN,
-    params.JSON,
+    *params.DESIGN_OPTIONS,
+    params.JSON_OPTION,
 )
 def account(given: GivenOptions) -> None:
     """Compute the smallest epsilon that is proved for a design.
 
-    The design is given by options or by campaign files. With several files, epsilon covers all of
-    them together. Every method that applies is tried, and the table shows the best method first. An
-    option on which privacy depends has no default.
+    Describe the design by options or by campaign files. With several files, epsilon covers all
+    their campaigns together. The command tries every method of proof that applies, and the table
+    shows the best method first. Options that privacy depends on have no default.
     """
-    with terminal.working("computing the certificate", quiet=given.json):
+    with terminal.spinner("computing the certificate", quiet=given.json):
         files = _campaign_files(given)
-        found = _certify_files(files, given) if files else _certify_options(given)
+        result = _certify_files(files, given) if files else _certify_options(given)
     if given.json:
-        terminal.show_json(found.as_dict())
+        terminal.show_json(result.as_dict())
         return
     from checkins.cli.views import certificate
 
-    terminal.show(*certificate.certificate_parts(found))
+    terminal.show(*certificate.certificate_parts(result))
     several = len(files) > 1
     subject, verb = ("All campaigns together", "are") if several else ("The campaign", "is")
     for file in files:
         budget = file.campaign.budget.epsilon
-        verdict = f"{verb} within" if found.epsilon <= budget else "exceed" + "s" * (not several)
+        verdict = f"{verb} within" if result.epsilon <= budget else "exceed" + "s" * (not several)
         terminal.show(f"{subject} {verdict} the budget of {file.path}, epsilon = {budget:g}.")
 
 
 @params.command(
-    *params.DESIGN,
+    *params.DESIGN_OPTIONS,
     *options(f"""
-    --epsilon E  The largest epsilon that the design may have.
-    --solve {SOLVABLE}  The parameter to compute. Leave out the option of this parameter.
+    --epsilon E  The target: the largest epsilon that the design may have.
+    --solve {SOLVABLE_PARAMETERS}  The parameter to compute. Do not give the option of
+        this parameter.
     """),
-    params.JSON,
+    params.JSON_OPTION,
 )
 def calibrate(given: GivenOptions) -> None:
     """Compute the value of one parameter that meets a target epsilon.
 
-    --solve names the parameter. The other options describe the design as for account. The value is
-    rounded so that epsilon does not exceed the target.
+    --solve names the parameter. The other options describe the rest of the design, as in the
+    command account. The value is rounded so that epsilon does not exceed the target.
     """
-    with terminal.working("calibrating", quiet=given.json), given.naming_options():
+    with terminal.spinner("calibrating", quiet=given.json), given.errors_as_option_errors():
         from checkins import accounting
 
-        wanted = given.required("solve", f"must be one of {SOLVABLE.replace('|', ', ')}")
-        parameter = params.choice("solve", wanted, accounting.Parameter)
+        name = given.required("solve", f"must be one of {SOLVABLE_PARAMETERS.replace('|', ', ')}")
+        parameter = params.choice("solve", name, accounting.Parameter)
         unknown = parameter.replace("-", "_")
         if unknown in given:
             raise given.invalid(
                 unknown, f"must not be given, because --solve {parameter} computes it"
             )
         target = given.number("epsilon", validate.positive)
-        solving = given.solving(unknown, _first_value(given, unknown))
-        with solving.naming_options():
-            design, terms = _design(solving), _terms(solving)
-        calibration = accounting.calibrate(design, parameter=parameter, epsilon=target, **terms)
+        completed = given.with_unknown(unknown, _placeholder_value(given, unknown))
+        with completed.errors_as_option_errors():
+            design, arguments = _design(completed), _guarantee_arguments(completed)
+        calibration = accounting.calibrate(design, parameter=parameter, epsilon=target, **arguments)
     if given.json:
         terminal.show_json(calibration.as_dict())
         return
@@ -92,12 +93,12 @@ def _certify_options(given: GivenOptions) -> Certificate:
     """Return the certificate of the design that the options describe."""
     from checkins.accounting import certify
 
-    with given.naming_options():
-        return certify(_design(given), **_terms(given))
+    with given.errors_as_option_errors():
+        return certify(_design(given), **_guarantee_arguments(given))
 
 
 def _campaign_files(given: GivenOptions) -> list[CampaignFile]:
-    """Read the campaign files. Raise if an option describes a design too."""
+    """Read the campaign files. Raise if options describe a design as well."""
     paths = given.values["files"]
     if not paths:
         return []
@@ -106,25 +107,25 @@ def _campaign_files(given: GivenOptions) -> list[CampaignFile]:
     for name in given.texts:
         if name != "curious":
             raise given.invalid(
-                name, f"cannot be combined with {printable(paths[0])}: set it in the file"
+                name, f"cannot be combined with the file {printable(paths[0])}: set it in the file"
             )
     return [read_campaign(path) for path in paths]
 
 
 def _certify_files(files: list[CampaignFile], given: GivenOptions) -> Certificate:
-    """Return the certificate of all files together. Their deltas and adjacencies must be equal."""
+    """Return the certificate of all campaigns together. Delta and adjacency must be the same."""
     from checkins.campaign.partial_runs import PartialRun
     from checkins.campaign.spending import certify_runs
 
-    with given.naming_options():
-        curious = _curious(given)
+    with given.errors_as_option_errors():
+        curious = _curious_clients(given)
     first = files[0]
     for other in files[1:]:
         for name in ("delta", "adjacency"):
-            ours, theirs = (getattr(file.campaign.budget, name) for file in (first, other))
-            if ours != theirs:
-                expected = f"must be {ours} as in {first.path}, to be composed"
-                raise other.refusal(InvalidValue(name, theirs, expected))
+            expected, actual = (getattr(file.campaign.budget, name) for file in (first, other))
+            if expected != actual:
+                problem = f"must be {expected} as in {first.path}, so that one epsilon covers both"
+                raise other.refusal(InvalidValue(name, actual, problem))
     try:
         runs = [PartialRun.whole(file.campaign) for file in files]
         return certify_runs(runs, compare=True, curious=curious)
@@ -132,24 +133,24 @@ def _certify_files(files: list[CampaignFile], given: GivenOptions) -> Certificat
         if error.name in given.texts:
             raise given.refusal(error) from error
         if len(files) == 1 or isinstance(error, TooManyRuns):
-            longest = max(files, key=lambda file: file.campaign.repeats)
-            raise longest.refusal(error) from error
-        raise UsageError(f"in this list of campaigns, {error}") from error
+            most_runs = max(files, key=lambda file: file.campaign.repeats)
+            raise most_runs.refusal(error) from error
+        raise UsageError(f"these campaigns together: {error}") from error
 
 
-def _terms(given: GivenOptions) -> dict[str, Any]:
-    """Return the arguments of ``certify`` that describe the guarantee."""
+def _guarantee_arguments(given: GivenOptions) -> dict[str, Any]:
+    """Return the arguments of ``certify`` that do not describe the design."""
     from checkins.accounting import Adjacency
 
     return {
         "delta": given.number("delta", validate.open_unit),
         "adjacency": given.choice("adjacency", Adjacency),
         "campaigns": given.integer("campaigns", default=1, most=validate.MOST_CAMPAIGNS),
-        "curious": _curious(given),
+        "curious": _curious_clients(given),
     }
 
 
-def _curious(given: GivenOptions) -> int:
+def _curious_clients(given: GivenOptions) -> int:
     return given.integer("curious", default=0, least=0)
 
 
@@ -174,27 +175,28 @@ def _randomizer(given: GivenOptions) -> LocalRandomizer | GaussianNoise:
 
     if "local_epsilon" in given and "noise_multiplier" in given:
         raise given.invalid("local_epsilon", "cannot be combined with --noise-multiplier")
-    for name, partner in _PARTNERS.items():
+    for name, partner in _NEEDED_OPTIONS.items():
         if name in given and partner not in given:
-            raise given.invalid(name, f"needs {option(partner)}, which is missing")
+            raise given.invalid(name, f"needs {dashed_name(partner)}, which is missing")
     if "local_epsilon" in given:
         return _local_randomizer(given)
     if "noise_multiplier" in given:
-        level = given.number("noise_multiplier", validate.positive)
-        return GaussianNoise(level, given.choice("noise_at", NoiseAt))
+        noise_multiplier = given.number("noise_multiplier", validate.positive)
+        return GaussianNoise(noise_multiplier, given.choice("noise_at", NoiseAt))
     raise UsageError(
-        f"--local-epsilon or --noise-multiplier is missing; {POSITIVE} (it has no default)"
+        f"--local-epsilon or --noise-multiplier is missing; it {MUST_BE_POSITIVE} and has no"
+        " default"
     )
 
 
-_PARTNERS = {
+_NEEDED_OPTIONS = {
     "local_delta": "local_epsilon",
     "randomizer": "local_epsilon",
     "categories": "randomizer",
     "dimension": "randomizer",
     "noise_at": "noise_multiplier",
 }
-"""Options that are useless without another option."""
+"""Maps an option to the option that it needs."""
 
 
 def _local_randomizer(given: GivenOptions) -> LocalRandomizer:
@@ -218,7 +220,7 @@ def _local_randomizer(given: GivenOptions) -> LocalRandomizer:
         ("dimension", RandomizerName.PRIVUNIT),
     ):
         if parameter in given and name is not owner:
-            raise given.invalid(parameter, f"goes with --randomizer {owner} only")
+            raise given.invalid(parameter, f"is only for --randomizer {owner}")
     if name is RandomizerName.RANDOMIZED_RESPONSE:
         categories = given.integer("categories", least=2)
         return RandomizedResponseReports(local_epsilon, local_delta, categories)
@@ -229,18 +231,20 @@ def _local_randomizer(given: GivenOptions) -> LocalRandomizer:
 
 
 def _capacity(given: GivenOptions, text: str) -> int | None:
-    if text != params.ALL:
+    if text != params.ALL_CHECK_INS:
         return params.integer("capacity", text)
     if given.texts.get("noise_at") != "server":
-        allowed = params.integers(validate.MOST_SLOTS)
-        raise given.invalid("capacity", f"needs --noise-at server; otherwise it {allowed}")
+        allowed = params.range_text(validate.MOST_SLOTS)
+        raise given.invalid(
+            "capacity", f"needs --noise-at server; otherwise the capacity {allowed}"
+        )
     return None
 
 
-def _first_value(given: GivenOptions, unknown: str) -> str:
-    """Return a valid text for the option that ``--solve`` computes.
+def _placeholder_value(given: GivenOptions, unknown: str) -> str:
+    """Return some valid value for the option that ``--solve`` computes.
 
-    The design must be valid before the calibration starts. The result does not depend on this text.
+    The calibration starts from a valid design. Its result does not depend on this value.
     """
     at_client = given.texts.get("noise_at") == "client"
     if unknown == "slots":
@@ -250,5 +254,9 @@ def _first_value(given: GivenOptions, unknown: str) -> str:
         return str(min(max(1, math.ceil(1.0 / noise) ** 2), validate.MOST_SLOTS))
     if unknown == "noise_multiplier" and at_client:
         capacity = given.texts.get("capacity", "1")
-        return "1" if capacity == params.ALL else str(params.integer("capacity", capacity) ** -0.5)
+        return (
+            "1"
+            if capacity == params.ALL_CHECK_INS
+            else str(params.integer("capacity", capacity) ** -0.5)
+        )
     return "1"

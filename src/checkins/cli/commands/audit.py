@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from checkins.audit import AttackResult, Audit, CertificateCheck, Settings
     from checkins.campaign import CampaignFile
 
-RESULT = "audit.json"
-GUESSES = {
+RESULT_FILE = "audit.json"
+GUESS_TEXTS = {
     "add-remove": {
         "remove": ("present", "with the canary", "without it"),
         "add": ("absent", "without the canary", "with it"),
@@ -36,54 +36,55 @@ GUESSES = {
 in which it is wrong."""
 
 OPTIONS = (
-    params.CAMPAIGN_FILE,
+    params.CAMPAIGN_FILE_ARGUMENT,
     *options("""
-    --trials N  Number of runs with the canary, for each attack. As many runs are made without
-        it. Default: as many as fit into --seconds.
-    --seconds S  Approximate time of all attacks together, in seconds. Default 30.
-    --confidence C  Probability with which all measured bounds hold together. Default 0.9999.
-    --delta D  A delta at which epsilon is measured, between 0 and 1. Can be repeated. The
-        verdict is stated at the first. Default: the delta of the campaign, 1e-3 and 1e-2.
+    --trials N  Number of runs with the canary, for each attack. The number of runs without it is
+        the same. Default: as many as --seconds allows.
+    --seconds S  Approximate duration of all attacks together, in seconds. Default 30.
+    --confidence C  Confidence level: the probability that all measured bounds hold. Default 0.9999.
+    --delta D  A delta at which epsilon is measured, between 0 and 1. Can be repeated; the
+        verdict is for the first delta. Default: the delta of the campaign, 1e-3 and 1e-2.
     --canary worst-case|data|all  The client that the attacks try to detect. worst-case: a
         client with the worst possible updates. data: a client with unusual data in real
         training. Default all.
-    --one-run  Use a single run with many canaries, each included with probability 1/2.
+    --one-run  Simulate a single run with many canaries. Each canary takes part with
+        probability 1/2, and the attack guesses which ones did.
     --engine compiled|machines|both  The code that runs the campaign. compiled: fast array code
-        that simulates the protocol. machines: the state machines that real devices and
-        coordinators use, on a smaller campaign. Default compiled.
+        that simulates the protocol. machines: the code that real devices and coordinators run,
+        on a smaller campaign. Default compiled.
     --seed S  Seed of the simulated randomness. Default 1.
     --out DIR  Folder for audit.json and the plot trade-off.png. Default: nothing is saved.
     """),
-    params.JSON,
+    params.JSON_OPTION,
 )
 
 
-@params.command(*OPTIONS, several=("delta",))
+@params.command(*OPTIONS, repeatable=("delta",))
 def audit(given: GivenOptions) -> None:
     """Measure the epsilon of a campaign by attacks on it.
 
     The campaign is simulated many times with one special client, the canary, and many times without
-    it. An attack guesses from the releases whether the canary was there. The numbers of right and
-    wrong guesses give a lower bound on epsilon, at the confidence of --confidence.
+    it. An attack guesses from the released models whether the canary took part. The numbers of
+    right and wrong guesses give a lower bound on epsilon.
 
-    Exit code 0: the lower bound is consistent with the certificate. 1: it contradicts the
-    certificate. 2: the arguments are wrong.
+    Exit code 0: the lower bound is at most the certified epsilon. 1: the lower bound exceeds the
+    certified epsilon. 2: the arguments are wrong.
     """
     file, out = given.values["file"], given.path("out")
     if given.values["one_run"] and "trials" in given:
         raise given.invalid("trials", "cannot be combined with --one-run")
     if given.values["one_run"] and "canary" in given:
         raise given.invalid(
-            "canary", "cannot be combined with --one-run, which has its own canaries"
+            "canary", "cannot be combined with --one-run, which uses other canaries"
         )
     if out is not None:
-        terminal.check_folder(out)
+        terminal.check_out_folder(out)
     settings = _settings(given)
     from checkins.campaign import read_campaign
 
     campaign_file = read_campaign(file)
     with _progress(quiet=given.json) as show_progress:
-        result = _audited(campaign_file, settings, given, show_progress)
+        result = _run_audit(campaign_file, settings, given, show_progress)
     if out is not None:
         _save(result, out)
     if given.json:
@@ -93,7 +94,7 @@ def audit(given: GivenOptions) -> None:
         if out is not None:
             terminal.show_plain(f"Saved: {out}")
     if result.contradicted:
-        raise print_failure(_contradiction(result))
+        raise print_failure(_contradiction_message(result))
 
 
 def _settings(given: GivenOptions) -> Settings:
@@ -107,7 +108,7 @@ def _settings(given: GivenOptions) -> Settings:
     )
 
     deltas = given.values["delta"] or []
-    with given.naming_options():
+    with given.errors_as_option_errors():
         return Settings(
             deltas=tuple(params.number("delta", each, validate.open_unit) for each in deltas),
             confidence=given.number("confidence", validate.open_unit, default=DEFAULT_CONFIDENCE),
@@ -121,7 +122,7 @@ def _settings(given: GivenOptions) -> Settings:
         )
 
 
-def _audited(
+def _run_audit(
     campaign_file: CampaignFile,
     settings: Settings,
     given: GivenOptions,
@@ -138,19 +139,19 @@ def _audited(
         raise campaign_file.refusal(error) from error
 
 
-def _contradiction(result: Audit) -> str:
-    parts = [("the certificate", result.check)]
+def _contradiction_message(result: Audit) -> str:
+    checks = [("the certificate", result.check)]
     if result.machines is not None:
-        parts.append(("the certificate of the smaller campaign", result.machines))
-    lines = []
-    for what, check in parts:
-        lines += [
-            f"{what} states epsilon <= {formatting.up(check.certified(delta))}"
+        checks.append(("the certificate of the smaller campaign", result.machines))
+    messages = []
+    for name, check in checks:
+        messages += [
+            f"{name} states epsilon <= {formatting.up(check.certified(delta))}"
             f" at delta = {delta!r}, but at least"
             f" {formatting.down(check.measured(delta))} was measured"
             for delta in check.contradicted_deltas
         ]
-    return "; ".join(lines)
+    return "; ".join(messages)
 
 
 def _save(result: Audit, out: Path) -> None:
@@ -158,7 +159,7 @@ def _save(result: Audit, out: Path) -> None:
 
     out.mkdir(parents=True, exist_ok=True)
     save_trade_off_plot(result, out / PLOT_FILE_NAME)
-    terminal.write_json(out / RESULT, result.as_dict())
+    terminal.write_json(out / RESULT_FILE, result.as_dict())
 
 
 @contextmanager
@@ -179,30 +180,31 @@ def _progress(*, quiet: bool) -> Iterator[Callable[[str, float], None] | None]:
 
 
 def _report_sections(audit: Audit, *, file: str) -> Iterator[RenderableType]:
-    """Return the verdict, the tables of certified and measured epsilon, and the audit's power."""
+    """Yield the verdict, the tables of certified and measured epsilon, and the notes."""
     from rich.text import Text
 
     yield Text.assemble((printable(audit.campaign.name), "bold"), f" ({printable(file)})")
     yield _verdict(audit)
     if audit.check.results:
-        yield _deltas(audit.check)
-        yield _attacks(audit.check)
-        yield from terminal.listed(
+        yield _epsilon_table(audit.check)
+        yield _attacks_table(audit.check)
+        yield from terminal.bullet_list(
             "Canaries", (f"{result.canary}: {result.explained}" for result in audit.check.results)
         )
-        yield _power(audit)
+        yield _power_sentence(audit)
         yield ""
     if audit.machines is not None:
-        yield "A smaller campaign, run by the state machines and noise samplers of real devices:"
-        yield _deltas(audit.machines)
-        yield _attacks(audit.machines)
-    yield from terminal.listed("Notes", _notes(audit))
+        yield "Audit of a smaller campaign that runs the code of real devices and coordinators:"
+        yield _epsilon_table(audit.machines)
+        yield _attacks_table(audit.machines)
+    yield from terminal.bullet_list("Notes", _notes(audit))
     simulated = f" Simulated with seed {audit.seed}." if audit.check.results else ""
     yield Text(
-        f"All measured bounds hold together with confidence {audit.confidence}.{simulated}"
-        ' Columns: "certified" is an upper bound on epsilon, rounded up. "proved lower" and'
-        ' "measured" are lower bounds on epsilon, rounded down. "exact" is the epsilon of the'
-        " attack, computed and not measured.",
+        f"With confidence {audit.confidence}, all measured bounds hold.{simulated} Columns:"
+        ' "certified" is the proved upper bound on epsilon, rounded up. "proved lower" is the'
+        ' proved lower bound, and "measured" is the lower bound that the attacks measured, both'
+        " rounded down."
+        ' "exact" is the epsilon that an attack would measure with infinitely many runs.',
         style="dim",
     )
 
@@ -216,7 +218,7 @@ def _verdict(audit: Audit) -> Text:
     if audit.contradicted:
         return Text(
             "Contradicted: the measured lower bound exceeds the certified epsilon. With confidence"
-            f" {audit.confidence} the certificate, or the implementation that was run, is wrong.",
+            f" {audit.confidence}, either the certificate or the code that was run is wrong.",
             style="bold red",
         )
     verdict = Text.assemble(("Consistent", "bold green"), ": ")
@@ -229,7 +231,7 @@ def _verdict(audit: Audit) -> Text:
     )
 
 
-def _deltas(check: CertificateCheck) -> RenderableType:
+def _epsilon_table(check: CertificateCheck) -> RenderableType:
     columns = ("delta", "certified", "proved lower", "measured", "verdict")
     table = terminal.plain_table(*columns, right=columns[:-1])
     for delta, certificate in check.certificates.items():
@@ -245,9 +247,9 @@ def _deltas(check: CertificateCheck) -> RenderableType:
     return table
 
 
-def _attacks(check: CertificateCheck) -> RenderableType:
+def _attacks_table(check: CertificateCheck) -> RenderableType:
     delta = next(iter(check.certificates))
-    guesses = GUESSES[check.certificates[delta].adjacency]
+    guesses = GUESS_TEXTS[check.certificates[delta].adjacency]
     columns = ("canary", "runs", "exact", "measured", "guesses of the attack")
     table = terminal.plain_table(
         *columns,
@@ -276,27 +278,27 @@ def _guesses(
     return f'"{guess}" in {counts["hits"]:,} runs {right} and in {counts["alarms"]:,} {wrong}'
 
 
-def _power(audit: Audit) -> str:
-    """Say which share of the proved lower bound was measured, and how to measure more."""
+def _power_sentence(audit: Audit) -> str:
+    """Return a sentence: the measured share of the proved lower bound, and how to increase it."""
     delta, check = audit.headline_delta, audit.check
-    known, more = check.known_lower_bound(delta), ""
+    proved, advice = check.known_lower_bound(delta), ""
     if audit.one_run:
-        more = " Without --one-run, the audit uses many runs and measures more."
-    if known == 0.0:
-        return f"No lower bound on epsilon is proved for this design.{more}"
-    share = check.measured(delta) / known
-    sentence = f"The audit measured {share:.0%} of the proved lower bound on epsilon."
+        advice = " Without --one-run, the audit uses many runs and measures a larger epsilon."
+    if proved == 0.0:
+        return f"No lower bound on epsilon is proved for this design.{advice}"
+    share = check.measured(delta) / proved
+    sentence = f"The measured epsilon is {share:.0%} of the proved lower bound on epsilon."
     from checkins.audit.report import POWERFUL_SHARE
 
     if share >= POWERFUL_SHARE:
         return sentence
     if audit.one_run:
-        return f"{sentence}{more}"
+        return f"{sentence}{advice}"
     needed = check.runs_needed(delta)
     if needed is None:
-        return f"{sentence} These attacks may not reach 80% of it with any number of runs."
+        return f"{sentence} These attacks may never measure 80% of it, with any number of runs."
     runs = f"{needed:,}" if needed < 10_000 else f"{float(f'{needed:.2g}'):,.0f}"
-    return f"{sentence} About {runs} runs of the best attack would measure 80% of it."
+    return f"{sentence} With about {runs} runs, the best attack would measure 80% of it."
 
 
 def _notes(audit: Audit) -> Iterator[str]:

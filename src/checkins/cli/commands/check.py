@@ -1,6 +1,7 @@
 """`checkins check` validates a campaign file; `checkins verify` checks the hash chain of a ledger.
 
-Both recompute a certificate and compare it with the budget.
+A ledger is the file in which a service records every release of its campaigns. Both commands
+compute a certificate again and compare its epsilon with the budget.
 """
 
 from __future__ import annotations
@@ -25,38 +26,39 @@ if TYPE_CHECKING:
     from checkins.campaign.spending import Spending
     from checkins.ledger.verification import Verification
 
-Found = TypeVar("Found")
-LEDGER = options("""
-    --ledger DIR  The ledger of the same population: a folder with ledger.jsonl, or that file. The
-        certificate then covers the runs in the ledger and this campaign together.
+Result = TypeVar("Result")
+LEDGER_OPTIONS = options("""
+    --ledger DIR  The ledger, a record of earlier runs with the same clients: a folder with
+        ledger.jsonl, or that file. The certificate then covers the runs in the ledger and this
+        campaign together.
 """)
-ROUNDING = "epsilon is rounded up, affordable_slots down"
+ROUNDING_TEXT = "epsilon is rounded up, affordable_slots down"
 CURVE_SECONDS = 3.0
-"""Processor time, in seconds, after which no further point of the curve is computed."""
+"""Processor time in seconds after which no further point of the epsilon curve is computed."""
 GENERAL_ADVICE = "; add noise, or run fewer slots"
-LONG_BYTES = 1_000_000
-"""A progress bar is shown for a ledger of at least this size."""
+PROGRESS_BAR_BYTES = 1_000_000
+"""Size of a ledger from which on a progress bar is shown, because verifying it takes seconds."""
 
 
-@params.command(params.CAMPAIGN_FILE, *LEDGER, params.JSON)
+@params.command(params.CAMPAIGN_FILE_ARGUMENT, *LEDGER_OPTIONS, params.JSON_OPTION)
 def check(given: GivenOptions) -> None:
     """Validate a campaign file and show its certificate.
 
-    Exit code 0: the campaign is within its budget. 1: it exceeds its budget, so it would stop
-    early, or the ledger is not valid. 2: the file is not a valid campaign, or it does not match the
-    ledger.
+    Exit code 0: the campaign is within its privacy budget. 1: the campaign exceeds its budget, so
+    it would stop early, or the ledger is not valid. 2: the file is not a valid campaign, or it
+    cannot follow the runs in the ledger.
     """
     path = ledger_file(given.texts["ledger"]) if "ledger" in given else None
-    with terminal.working("computing the certificate", quiet=given.json):
+    with terminal.spinner("computing the certificate", quiet=given.json):
         from checkins.campaign import read_campaign
 
-        found = read_campaign(given.values["file"])
-        before = None if path is None else _verified(path, found)
+        campaign_file = read_campaign(given.values["file"])
+        earlier = None if path is None else _verify_ledger(path, campaign_file)
         try:
-            checked = CheckedCampaign.of(found, before)
+            checked = CheckedCampaign.of(campaign_file, earlier)
             hint = "" if checked.within_budget else checked.hint()
         except InvalidValue as error:
-            raise found.refusal(error) from error
+            raise campaign_file.refusal(error) from error
     if given.json:
         terminal.show_json(checked.as_dict())
     else:
@@ -64,10 +66,10 @@ def check(given: GivenOptions) -> None:
 
         terminal.show(*checked_parts(checked))
     if not checked.within_budget:
-        raise print_failure(f"{checked.excess()}{hint}")
+        raise print_failure(f"{checked.excess_message()}{hint}")
 
 
-def _verified(path: Path, file: CampaignFile) -> Verification:
+def _verify_ledger(path: Path, file: CampaignFile) -> Verification:
     """Verify the ledger. Raise if the campaign cannot be appended to it."""
     from checkins.ledger import InvalidLedger, lines, verify
 
@@ -89,42 +91,44 @@ def _verified(path: Path, file: CampaignFile) -> Verification:
 class CheckedCampaign:
     """A campaign file with its certificate.
 
-    ``before`` is the verified ledger of ``--ledger``, or None. ``certificate`` is None if no
-    epsilon is proved. ``affordable`` is the number of slots that the budget allows, or None if it
-    could not be computed. ``curve`` has pairs: a number of slots, and epsilon after these slots.
+    ``earlier`` is the verified ledger of ``--ledger``, or None without that option. ``certificate``
+    is None if no epsilon is proved. ``affordable_slots`` is the number of slots that the budget
+    allows, or None if it could not be computed. ``curve`` has pairs: a number of slots, and the
+    epsilon of their releases.
     """
 
     file: CampaignFile
-    before: Verification | None
+    earlier: Verification | None
     spending: Spending
     certificate: Certificate | None
-    affordable: int | None
+    affordable_slots: int | None
     curve: tuple[tuple[int, float], ...]
 
     @classmethod
-    def of(cls, file: CampaignFile, before: Verification | None) -> CheckedCampaign:
+    def of(cls, file: CampaignFile, earlier: Verification | None) -> CheckedCampaign:
+        """Compute the certificate and the curve of a campaign, after the runs of ``earlier``."""
         from checkins.campaign.partial_runs import PartialRun
         from checkins.campaign.spending import Spending, certify_runs
         from checkins.ledger import spending_of
 
         campaign = file.campaign
-        spending = Spending(campaign) if before is None else spending_of(before.ledger, campaign)
-        left = replace(PartialRun.whole(campaign), times=spending.repeats_left)
-        runs = [*spending.earlier, left]
+        spending = Spending(campaign) if earlier is None else spending_of(earlier.ledger, campaign)
+        remaining = replace(PartialRun.whole(campaign), times=spending.repeats_left)
+        runs = [*spending.earlier, remaining]
         started = time.process_time()
-        certificate = _or_none(lambda: certify_runs(runs, compare=True, rule=spending.rule))
+        certificate = _if_proved(lambda: certify_runs(runs, compare=True, rule=spending.rule))
         epsilon = math.inf if certificate is None else certificate.epsilon
         slots = spending.slots
         curve = {slots: epsilon}
         if certificate is not None:
-            for place in (slots // 2, 1, slots // 4, slots * 3 // 4):
+            for count in (slots // 2, 1, slots // 4, slots * 3 // 4):
                 if time.process_time() - started > CURVE_SECONDS:
                     break
-                if max(1, place) not in curve:
-                    curve.update(spending.curve([max(1, place)]))
+                if max(1, count) not in curve:
+                    curve.update(spending.curve([max(1, count)]))
         within_budget = epsilon <= file.campaign.budget.epsilon
-        affordable = slots if within_budget else _or_none(lambda: spending.affordable_slots)
-        return cls(file, before, spending, certificate, affordable, tuple(sorted(curve.items())))
+        affordable = slots if within_budget else _if_proved(lambda: spending.affordable_slots)
+        return cls(file, earlier, spending, certificate, affordable, tuple(sorted(curve.items())))
 
     @property
     def campaign(self) -> Campaign:
@@ -136,11 +140,11 @@ class CheckedCampaign:
 
     def as_dict(self) -> dict[str, object]:
         budget = self.campaign.budget
-        answer: dict[str, object] = {
+        result: dict[str, object] = {
             "name": self.campaign.name,
             "seal": self.campaign.seal,
             "within_budget": self.within_budget,
-            "affordable_slots": self.affordable,
+            "affordable_slots": self.affordable_slots,
             "slots": self.spending.slots,
             "budget": {
                 "epsilon": budget.epsilon,
@@ -149,53 +153,54 @@ class CheckedCampaign:
             },
             "certificate": None if self.certificate is None else self.certificate.as_dict(),
             "spending": [{"slots": slots, "epsilon": epsilon} for slots, epsilon in self.curve],
-            "rounding": ROUNDING,
+            "rounding": ROUNDING_TEXT,
             "missing": list(self.campaign.missing),
         }
-        if self.before is not None:
-            answer["ledger"] = {
-                "head": self.before.ledger.head,
-                "runs": len(self.before.ledger.runs),
-                "epsilon": self.before.certificate.epsilon,
+        if self.earlier is not None:
+            result["ledger"] = {
+                "head": self.earlier.ledger.head,
+                "runs": len(self.earlier.ledger.runs),
+                "epsilon": self.earlier.certificate.epsilon,
             }
-        return answer
+        return result
 
-    def excess(self) -> str:
-        """Return the message that the budget is exceeded. It names the line in the file."""
+    def excess_message(self) -> str:
+        """Return the error that the budget is exceeded. It names the line in the file."""
         from checkins import formatting
         from checkins.accounting.design import MOST_EPSILON
 
         budget = self.campaign.budget
-        terms = f"delta = {budget.delta!r}, {budget.adjacency}"
-        problem = f"is exceeded by far: no epsilon below {MOST_EPSILON:g} is proved ({terms})"
+        delta_text = f"delta = {budget.delta!r}, {budget.adjacency}"
+        problem = f"is exceeded by far: no epsilon below {MOST_EPSILON:g} is proved ({delta_text})"
         if self.certificate is not None:
-            what = "the campaign has"
-            if self.before is not None:
-                spent = formatting.up(self.before.certificate.epsilon)
-                what = f"the ledger has epsilon <= {spent}, and with the campaign it has"
+            subject = "the campaign has"
+            if self.earlier is not None:
+                spent = formatting.up(self.earlier.certificate.epsilon)
+                subject = f"the ledger has epsilon <= {spent}, and together with the campaign"
             total = formatting.up(self.certificate.epsilon)
-            problem = f"is exceeded: {what} epsilon <= {total} ({terms})"
-        if self.affordable is not None:
-            problem += f" and would stop after {self.affordable:,} of {self.spending.slots:,} slots"
+            problem = f"is exceeded: {subject} epsilon <= {total} ({delta_text})"
+        if self.affordable_slots is not None:
+            stop = f"{self.affordable_slots:,} of {self.spending.slots:,} slots"
+            problem += f"; the campaign would stop after {stop}"
         return str(self.file.refusal(InvalidValue("epsilon", budget.epsilon, problem)))
 
     def hint(self) -> str:
-        """Return advice how to keep the budget: a changed value in the file, or general advice."""
-        if self.certificate is None or self.before is not None:
+        """Return advice on how to stay within the budget. It names a value if one is known."""
+        if self.certificate is None or self.earlier is not None:
             return GENERAL_ADVICE
-        return _remedy(self.campaign) or GENERAL_ADVICE
+        return _noise_advice(self.campaign) or GENERAL_ADVICE
 
 
-def _or_none(compute: Callable[[], Found]) -> Found | None:
-    """Return the result of ``compute``. Return None if no epsilon is proved."""
+def _if_proved(compute: Callable[[], Result]) -> Result | None:
+    """Return the result of ``compute``, or None if it raises because no epsilon is proved."""
     try:
         return compute()
     except (NotCovered, DeltaExhausted):
         return None
 
 
-def _remedy(campaign: Campaign) -> str | None:
-    """Return advice: a value of the noise parameter that keeps the budget. None: none is known."""
+def _noise_advice(campaign: Campaign) -> str | None:
+    """Return advice that names a noise level within the budget, or None if none was found."""
     from checkins.accounting import Adjacency, GaussianNoise, Parameter, calibrate
     from checkins.campaign.partial_runs import PartialRun
     from checkins.campaign.spending import Spending
@@ -208,7 +213,7 @@ def _remedy(campaign: Campaign) -> str | None:
     parameter = Parameter.NOISE_MULTIPLIER if gaussian else Parameter.LOCAL_EPSILON
     key = parameter.replace("-", "_")
     try:
-        found = calibrate(
+        calibration = calibrate(
             campaign.design,
             parameter=parameter,
             epsilon=campaign.budget.epsilon,
@@ -217,41 +222,44 @@ def _remedy(campaign: Campaign) -> str | None:
             campaigns=campaign.repeats,
             variation=PartialRun.whole(campaign).variation,
         )
-        value = certificate.safe_value(parameter, found.value)
+        value = certificate.calibrated_value_text(parameter, calibration.value)
         noise = replace(campaign.design.randomizer, **{key: float(value)})  # type: ignore[arg-type]  # the field is a float
-        other = replace(campaign, design=replace(campaign.design, randomizer=noise))
-        within_budget = Spending(other).within_budget
+        changed = replace(campaign, design=replace(campaign.design, randomizer=noise))
+        within_budget = Spending(changed).within_budget
     except CheckinsError:
         return None
-    return f"; with {key} = {value} it would be within its budget" if within_budget else None
+    advice = f"; with {key} = {value} the campaign would be within its budget"
+    return advice if within_budget else None
 
 
 @params.command(
-    params.argument("place", "DIR|URL"),
+    params.argument("location", "DIR|URL"),
     *options("""
-    --head HASH  Hash that the last line must have, known from elsewhere: 64 hexadecimal digits.
-    --closed  Refuse the ledger if its last campaign is still open.
+    --head HASH  Hash that the last line of the ledger must have, known from another source: 64
+        hexadecimal digits.
+    --closed  Refuse the ledger if its last run is still open.
     """),
-    params.JSON,
+    params.JSON_OPTION,
 )
 def verify(given: GivenOptions) -> None:
     """Check a ledger and recompute its certificate.
 
-    Every hash, seal, model and epsilon is computed again. A ledger that was changed is refused. DIR
+    A ledger is the file in which a service records every release of its campaigns. The command
+    computes every hash, seal, model and epsilon again, and refuses a ledger that was changed. DIR
     is a folder with ledger.jsonl, or that file. URL is the address of a service, or
     URL/campaigns/ID. Only --head detects that lines were removed at the end, or that the whole
     ledger was replaced.
 
-    Exit code 0: the ledger is intact and within its budget. 1: the ledger is refused, or it exceeds
-    its budget. 2: there is no ledger.
+    Exit code 0: the ledger is intact, and its runs are within the budget. 1: the ledger is refused,
+    or its runs exceed the budget. 2: there is no ledger.
     """
-    expected, closed = _head(given), given.values["closed"]
+    head, closed = _expected_head(given), given.values["closed"]
     from checkins.ledger import verification
     from checkins.ledger.entry import InvalidLedger
 
     try:
-        with _opened(given.values["place"], quiet=given.json) as (watched, path):
-            verified = verification.verify(watched, head=expected, require_closed=closed, path=path)
+        with _open_ledger(given.values["location"], quiet=given.json) as (lines, path):
+            verified = verification.verify(lines, head=head, require_closed=closed, path=path)
     except InvalidLedger as error:
         raise print_failure(str(error)) from error
     if given.json:
@@ -261,29 +269,29 @@ def verify(given: GivenOptions) -> None:
 
         terminal.show(*ledger_parts(verified))
     if not verified.within_budget:
-        raise print_failure(f"{path}: {_excess(verified)}")
+        raise print_failure(f"{path}: {_excess_message(verified)}")
 
 
 @contextmanager
-def _opened(place: str, *, quiet: bool) -> Iterator[tuple[Iterable[bytes], str]]:
-    """Yield the lines of a ledger and its path or URL."""
-    if remote.is_address(place):
+def _open_ledger(path_or_url: str, *, quiet: bool) -> Iterator[tuple[Iterable[bytes], str]]:
+    """Yield the lines of a ledger, and its path or URL for error messages."""
+    if remote.is_http_url(path_or_url):
         with (
-            remote.service(place) as (http, run),
-            remote.ledger(http, run) as (pieces, address),
-            terminal.working("fetching and recomputing the ledger", quiet=quiet),
+            remote.connect(path_or_url) as (http, run),
+            remote.stream_ledger(http, run) as (chunks, url),
+            terminal.spinner("fetching and recomputing the ledger", quiet=quiet),
         ):
-            yield _split(pieces), address
+            yield _split_lines(chunks), url
         return
     from checkins.ledger.file import lines
 
-    path = ledger_file(place)
-    with _watched(lines(path), path, quiet=quiet) as watched:
-        yield watched, str(path)
+    path = ledger_file(path_or_url)
+    with _with_progress(lines(path), path, quiet=quiet) as watched_lines:
+        yield watched_lines, str(path)
 
 
-def _split(chunks: Iterable[bytes]) -> Iterator[bytes]:
-    """Split chunks of bytes into lines with their newlines. Stop at a line that is too long."""
+def _split_lines(chunks: Iterable[bytes]) -> Iterator[bytes]:
+    """Split chunks of bytes into lines with newlines. Stop at a line too long to be valid."""
     from checkins.ledger.entry import MOST_LINE_BYTES
 
     rest = bytearray()
@@ -300,7 +308,7 @@ def _split(chunks: Iterable[bytes]) -> Iterator[bytes]:
         yield bytes(rest)
 
 
-def _excess(verified: Verification) -> str:
+def _excess_message(verified: Verification) -> str:
     from checkins import formatting
 
     certificate = verified.certificate
@@ -311,41 +319,41 @@ def _excess(verified: Verification) -> str:
     )
 
 
-def _head(given: GivenOptions) -> str | None:
+def _expected_head(given: GivenOptions) -> str | None:
     if "head" not in given:
         return None
     if not re.fullmatch(r"[0-9a-f]{64}", given.texts["head"]):
-        raise given.invalid("head", "must be 64 hexadecimal digits, as verify prints them")
+        raise given.invalid("head", "must be 64 hexadecimal digits, as verify prints after Head")
     return given.texts["head"]
 
 
-def ledger_file(place: str) -> Path:
-    """Return the path of a ledger. Raise a usage error if there is no ledger."""
+def ledger_file(location: str) -> Path:
+    """Return the path of the ledger at ``location``, a folder or a file. Raise if there is none."""
     from checkins.ledger.file import NAME, ledger_path
 
-    if re.match(r"[a-z][a-z0-9+.-]*://", place, re.IGNORECASE):
+    if re.match(r"[a-z][a-z0-9+.-]*://", location, re.IGNORECASE):
         raise UsageError(
-            f"{printable(place)}: must be a folder, a {NAME}, or the address of a coordinator"
+            f"{printable(location)}: must be a folder, a file {NAME}, or the URL of a coordinator"
         )
     try:
-        path = ledger_path(place)
-        found, folder = path.exists(), Path(place).is_dir()
+        path = ledger_path(location)
+        exists, is_folder = path.exists(), Path(location).is_dir()
     except (OSError, ValueError):  # not a valid file name
-        raise UsageError(f"{printable(place)}: is not the name of a file or folder") from None
-    if not found:
-        missing = f"contains no {NAME}" if folder else "no such file or folder"
-        raise UsageError(f"{printable(place)}: {missing}")
+        raise UsageError(f"{printable(location)}: is not the name of a file or folder") from None
+    if not exists:
+        missing = f"contains no {NAME}" if is_folder else "no such file or folder"
+        raise UsageError(f"{printable(location)}: {missing}")
     if path.is_dir():
         raise UsageError(f"{printable(str(path))}: is a folder, not a ledger")
     return path
 
 
 @contextmanager
-def _watched(lines: Iterable[bytes], path: Path, *, quiet: bool) -> Iterator[Iterable[bytes]]:
-    """Yield the lines, with a progress bar for a long ledger and a spinner for a short one."""
+def _with_progress(lines: Iterable[bytes], path: Path, *, quiet: bool) -> Iterator[Iterable[bytes]]:
+    """Yield the lines. Show a progress bar for a long ledger, a spinner for a short one."""
     size = path.stat().st_size
-    if size < LONG_BYTES:
-        with terminal.working("recomputing the ledger", quiet=quiet):
+    if size < PROGRESS_BAR_BYTES:
+        with terminal.spinner("recomputing the ledger", quiet=quiet):
             yield lines
         return
     with terminal.progress("recomputing the ledger", "{task.percentage:.0f}%", quiet=quiet) as bars:
@@ -354,9 +362,9 @@ def _watched(lines: Iterable[bytes], path: Path, *, quiet: bool) -> Iterator[Ite
             return
         task = bars.add_task("", total=size)
 
-        def counted() -> Iterator[bytes]:
+        def lines_with_progress() -> Iterator[bytes]:
             for line in lines:
                 yield line
                 bars.advance(task, len(line))
 
-        yield counted()
+        yield lines_with_progress()

@@ -16,115 +16,124 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-KINDS = (".safetensors", ".npz")
-INTEGERS = ("run", "slot")
-"""Metadata of a model that are integers. The file stores all metadata as strings."""
+MODEL_SUFFIXES = (".safetensors", ".npz")
+INTEGER_METADATA = ("run", "slot")
+"""Names of the model's metadata that are integers. The file stores all metadata as strings."""
 
 
 @params.command(
-    params.argument("place", "URL|STORE"),
+    params.argument("url_or_store", "URL|STORE"),
     *options("""
     --campaign ID  Id of a run in STORE. Default: the newest run.
     --out FILE  The file to write, named *.safetensors or *.npz. Default model.safetensors.
     """),
-    params.FORCE,
-    params.JSON,
+    params.FORCE_OPTION,
+    params.JSON_OPTION,
 )
 def export(given: GivenOptions) -> None:
     """Save the latest released model of a campaign.
 
     URL is the address of a running service, or URL/campaigns/ID. STORE is the database of a
-    service, sqlite:///FILE.db or postgresql://... The file contains named tensors and metadata. The
-    hash of the model is computed again and compared with the metadata.
+    service, sqlite:///FILE.db or postgresql://... The written file contains named tensors and
+    metadata. The command computes the hash of the model again and compares it with the metadata.
     """
-    place = given.values["place"]
+    url_or_store = given.values["url_or_store"]
     path = Path(given.texts.get("out", "model.safetensors"))
-    if path.suffix not in KINDS:
-        raise given.invalid("out", f"must end in {' or '.join(KINDS)}")
+    if path.suffix not in MODEL_SUFFIXES:
+        raise given.invalid("out", f"must end in {' or '.join(MODEL_SUFFIXES)}")
     if path.exists() and not given.values["force"]:
         raise UsageError(f"--out {printable(str(path))}: exists already; --force overwrites it")
-    if remote.is_address(place):
+    if remote.is_http_url(url_or_store):
         if "campaign" in given:
-            raise given.invalid("campaign", "needs a store; for a service use URL/campaigns/ID")
-        with remote.service(place) as (http, run):
-            body = remote.latest_model(http, run)
-    elif "://" in place:
-        body = _stored(place, given.texts.get("campaign"))
+            raise given.invalid(
+                "campaign", "cannot be combined with the URL of a service; use URL/campaigns/ID"
+            )
+        with remote.connect(url_or_store) as (http, run):
+            model_bytes = remote.fetch_latest_model(http, run)
+    elif "://" in url_or_store:
+        model_bytes = _model_from_store(url_or_store, given.texts.get("campaign"))
     else:
         raise UsageError(
-            f"{printable(place)}: must be http://..., sqlite:///FILE.db or postgresql://..."
+            f"{printable(url_or_store)}: must be http://..., sqlite:///FILE.db or postgresql://..."
         )
     from checkins.protocol.report import model_from_bytes
 
-    tensors, known = model_from_bytes(body)
-    _check_hash(tensors, known)
-    _write(path, body, tensors, known)
-    answer: dict[str, object] = {
+    tensors, metadata = model_from_bytes(model_bytes)
+    _check_hash(tensors, metadata)
+    _write_model(path, model_bytes, tensors, metadata)
+    result: dict[str, object] = {
         "path": str(path),
-        **{name: int(text) if name in INTEGERS else text for name, text in known.items()},
+        **{
+            name: int(text) if name in INTEGER_METADATA else text for name, text in metadata.items()
+        },
         "tensors": {name: list(tensor.shape) for name, tensor in tensors.items()},
     }
     if given.json:
-        terminal.show_json(answer)
+        terminal.show_json(result)
         return
-    terminal.show_plain(f"Wrote {path}: the model after slot {known.get('slot', '?')}, float64.")
-    terminal.show_plain(f"Model {known['model_hash']}")
-    terminal.show_plain(f"of {known.get('seal', '?')}, run {known.get('run', '?')}")
+    terminal.show_plain(f"Wrote {path}: the model after slot {metadata.get('slot', '?')}, float64.")
+    terminal.show_plain(f"Hash of the model: {metadata['model_hash']}")
+    terminal.show_plain(f"Seal of the campaign: {metadata.get('seal', '?')}")
+    terminal.show_plain(f"Run of the campaign: {metadata.get('run', '?')}")
 
 
-def _stored(store: str, run: str | None) -> bytes:
+def _model_from_store(store: str, run: str | None) -> bytes:
     try:
         from sqlalchemy.exc import DBAPIError
 
         from checkins.service.backup import stored_model
         from checkins.service.settings import redacted_url
     except ImportError as error:
-        raise missing_extra("a store", "service", error) from error
+        raise missing_extra("reading a store", "service", error) from error
     try:
         return stored_model(store, run)
     except DBAPIError as error:
-        raise UsageError(f"{redacted_url(store)}: is not a readable store of checkins") from error
+        raise UsageError(f"{redacted_url(store)}: cannot be read as a store of checkins") from error
 
 
-def _check_hash(tensors: Mapping[str, NDArray[np.float64]], known: Mapping[str, str]) -> None:
+def _check_hash(tensors: Mapping[str, NDArray[np.float64]], metadata: Mapping[str, str]) -> None:
     import numpy as np
 
     from checkins.ledger.entry import hash_model
 
     flat = np.concatenate([tensor.ravel() for tensor in tensors.values()])
-    if hash_model(flat) != known.get("model_hash"):
-        raise UsageError("the hash of the model does not match its metadata; fetch the model again")
+    if hash_model(flat) != metadata.get("model_hash"):
+        raise UsageError(
+            "the hash of the model differs from the hash in its metadata; run the command again"
+        )
 
 
-def _write(path: Path, body: bytes, tensors: Mapping[str, Any], known: Mapping[str, str]) -> None:
+def _write_model(
+    path: Path, model_bytes: bytes, tensors: Mapping[str, Any], metadata: Mapping[str, str]
+) -> None:
     if path.suffix == ".safetensors":
-        durable_file.replace_content(path, body)
+        durable_file.replace_content(path, model_bytes)
         return
     import numpy as np
 
     arrays: dict[str, Any] = {**tensors}
-    arrays |= {f"about_{name}": np.array(value) for name, value in known.items()}
+    arrays |= {f"about_{name}": np.array(value) for name, value in metadata.items()}
     with durable_file.replacing(path) as file:
         np.savez(file, allow_pickle=False, **arrays)
 
 
 @params.command(
     *options("""
-    --store URL  The store to copy, sqlite:///FILE.db, as for serve. Required.
+    --store URL  The store to copy: the database sqlite:///FILE.db of a coordinator. Required.
     --out FILE  The file for the copy. It must not exist. Required.
     """),
-    params.JSON,
+    params.JSON_OPTION,
 )
 def backup(given: GivenOptions) -> None:
     """Copy an SQLite store while its coordinator runs.
 
-    The copy is marked as a copy and can be served only with --restore. This ends every campaign
-    that was running when the copy was made. The releases after the copy are unknown, so each of
-    these campaigns counts as if it had released all slots that its budget allows. The witness file
-    is not copied.
+    The copy can be served only with --restore, which ends every campaign that was running when the
+    copy was made. What these campaigns released later is unknown, so their epsilon is computed as
+    if they had released all slots that their budgets allow. The witness file, which detects that a
+    store was rolled back, is not copied.
     """
-    place = given.required("store", "sqlite:///FILE.db")
-    path = Path(given.required("out", "a file that does not exist"))
+    store = given.required("store", "must be sqlite:///FILE.db")
+    path = Path(given.required("out", "must be a file that does not exist"))
     if path.exists():
         raise UsageError(f"--out {printable(str(path))}: exists already; name another file")
     try:
@@ -134,14 +143,16 @@ def backup(given: GivenOptions) -> None:
         from checkins.service.settings import redacted_url
     except ImportError as error:
         raise missing_extra("backup", "service", error) from error
-    masked = given.replacing(store=redacted_url(place))
+    redacted = given.replacing(store=redacted_url(store))
     try:
-        with masked.naming_options():
-            epoch = back_up(place, path)
+        with redacted.errors_as_option_errors():
+            epoch = back_up(store, path)
     except (sqlite3.DatabaseError, DBAPIError) as error:
-        raise UsageError(f"--store {redacted_url(place)}: is not a store of checkins") from error
+        raise UsageError(f"--store {redacted_url(store)}: is not a store of checkins") from error
     if given.json:
         terminal.show_json({"path": str(path), "epoch": epoch, "bytes": path.stat().st_size})
         return
-    terminal.show_plain(f"Wrote {path}: a copy of epoch {epoch}, {path.stat().st_size:,} bytes.")
+    terminal.show_plain(
+        f"Wrote {path}: {path.stat().st_size:,} bytes. Starts of the coordinator so far: {epoch}."
+    )
     terminal.show_plain(f"To use it: checkins serve --store sqlite:///{path} --restore")

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from click.exceptions import Exit
 
 from checkins.cli import params, remote, terminal
-from checkins.cli.errors import FAILURE, UsageError, warn
+from checkins.cli.errors import EXIT_FAILURE, UsageError, warn
 from checkins.cli.params import GivenOptions, options
 
 if TYPE_CHECKING:
@@ -25,8 +25,10 @@ if TYPE_CHECKING:
     from checkins.swarm import Swarm, Tally
 
 MOST_CLIENTS = 10**6
-SPARE_FILES = 512
-EVENT_WORDS = {
+"""Largest number of devices in one process."""
+SPARE_OPEN_FILES = 512
+"""Number of files that the process may open in addition to one connection per device."""
+STATUS_TEXTS = {
     "enrolled": "enrolled; drawing a slot",
     "drawn": "slot drawn",
     "checking-in": "checking in",
@@ -37,51 +39,52 @@ EVENT_WORDS = {
 
 
 @params.command(
-    remote.URL,
-    remote.CAMPAIGN_ID,
+    remote.URL_ARGUMENT,
+    remote.RUN_ID_OPTION,
     *options("""
     --data FILE  CSV or Parquet file with the rows of this person. It needs the columns that the
-        campaign declares. Give this or --row.
+        campaign declares. Give this option or --row.
     --client ID  The client whose rows are used, if --data has several clients.
-    --row N  Use the rows of person N, from 1, of the campaign's own data set. For
-        demonstrations.
-    --state DIR  Folder for the state of this device. Use the same folder each time. Required.
+    --row N  Use the rows of one person in the campaign's own data set: the N-th person, from 1.
+        For demonstrations.
+    --state DIR  Folder for the saved state of this device. Use the same folder each time. Required.
     """),
-    *remote.ACCESS,
-    remote.FOLLOW,
+    *remote.JOIN_OPTIONS,
+    remote.FOLLOW_OPTION,
     *options("""
-    --withdraw  Only withdraw this device from the campaign, permanently.
+    --withdraw  Withdraw this device from the campaign, permanently, and do nothing else.
     """),
-    params.JSON,
+    params.JSON_OPTION,
 )
 def join(given: GivenOptions) -> None:
     """Take part in a campaign as one device.
 
     The device draws one slot at random, sleeps until that slot, and sends at most one report. Its
-    rows never leave it. With noise at the client, the report contains this noise. After a crash or
-    Ctrl-C, the same command continues. A device that is offline at its slot does not take part.
+    rows never leave the device. If the campaign adds noise at the clients, the device adds it to
+    its report. After a crash or Ctrl-C, the same command continues. A device that is offline during
+    its slot does not take part.
 
-    Exit code 0: the participation ended, with a report or without one (the device's coin said no,
-    or it was offline, refused, not chosen or late). 1: the service failed. 2: the campaign, the key
-    or an option is wrong.
+    Exit code 0: the participation ended, with or without a report. There is no report if the device
+    decided at random not to take part, or was offline, refused, not chosen or late. 1: the
+    service failed. 2: the campaign, the key or an option is wrong.
     """
-    url, given = remote.addressed(given)
+    url, given = remote.split_run_from_url(given)
     withdraw, json = given.values["withdraw"], given.json
-    folder = given.required("state", "a folder for this device, the same one each time")
+    folder = given.required("state", "must be a folder, the same one each time,")
     if not withdraw and ("data" in given) == ("row" in given):
         raise UsageError(
-            "--data or --row: give exactly one of them; it has the rows that this device trains on"
+            "--data or --row: give exactly one of these options; it names the rows to train on"
         )
     if "client" in given and "data" not in given:
         raise given.invalid("client", "needs --data FILE")
     from checkins.client import Participant
 
-    keys = remote.keys_in(given)
-    with terminal.working(f"fetching the campaign from {url}", quiet=json):
-        view = remote.campaign_at(url, given)
+    keys = remote.read_keys(given)
+    with terminal.spinner(f"fetching the campaign from {url}", quiet=json):
+        view = remote.fetch_checked_campaign(url, given)
     trainer = _NoTrainer() if withdraw else _trainer(view, given, quiet=json)
     status = _Status()
-    with remote.naming_options(given):
+    with remote.errors_as_option_errors(given):
         device = Participant(
             url=url,
             campaign=view.id,
@@ -95,14 +98,14 @@ def join(given: GivenOptions) -> None:
             _show_withdrawn(view, device.withdraw(), json=json)
             return
         if not json:
-            _show_beginning(view, url)
-        with _live(status, quiet=json):
+            _show_campaign(view, url)
+        with _show_live(status, quiet=json):
             runs = list(device.follow()) if given.values["follow"] else [(view.id, device.run())]
-    _show_end(view, runs, json=json)
+    _show_outcomes(view, runs, json=json)
 
 
 class _NoTrainer:
-    """The trainer of a device that withdraws. Its method is never called."""
+    """The trainer of a device that withdraws and so never trains."""
 
     def update(self, model: Any) -> Any:
         raise UsageError("--withdraw: does not train")
@@ -112,47 +115,47 @@ def _trainer(view: CampaignView, given: GivenOptions, *, quiet: bool) -> Trainer
     from checkins.client.trainer import DatasetClients, trainer_of_file
 
     task, allowed = remote.task_of(view), given.texts.get("allow_model")
-    with remote.naming_options(given):
+    with remote.errors_as_option_errors(given):
         if "data" in given:
             file, client = given.texts["data"], given.texts.get("client")
             return trainer_of_file(task, file, client=client, allow_model=allowed)
-        with terminal.working("loading the data set", quiet=quiet):
+        with terminal.spinner("loading the data set", quiet=quiet):
             people = DatasetClients.of(task, allow_model=allowed)
         return people.trainer(given.integer("row", default=1, most=len(people)) - 1)
 
 
 class _Status:
-    """The current state of the device, as the terminal shows it."""
+    """The current state of the device for the terminal. It is called with each logged event."""
 
     def __init__(self) -> None:
-        self._words = "starting"
-        self._until: float | None = None
+        self._text = "starting"
+        self._wake_s: float | None = None
 
     def __call__(self, fields: Mapping[str, object]) -> None:
         event = str(fields["event"])
-        self._until = None
+        self._wake_s = None
         if event == "asleep":
-            self._until = time.monotonic() + float(str(fields["seconds"]))
-            self._words = f"asleep until slot {fields['slot']}"
+            self._wake_s = time.monotonic() + float(str(fields["seconds"]))
+            self._text = f"asleep until slot {fields['slot']}"
         else:
-            self._words = EVENT_WORDS.get(event, self._words)
+            self._text = STATUS_TEXTS.get(event, self._text)
 
     def __rich__(self) -> Text:
         from rich.text import Text
 
-        left = "" if self._until is None else _clock(self._until - time.monotonic())
-        return Text(f"{self._words}{left}")
+        countdown = "" if self._wake_s is None else _countdown(self._wake_s - time.monotonic())
+        return Text(f"{self._text}{countdown}")
 
 
-def _clock(seconds: float) -> str:
-    """Format the remaining time as hours, minutes and seconds."""
+def _countdown(seconds: float) -> str:
+    """Return the remaining time as hours, minutes and seconds."""
     minutes, second = divmod(max(0, round(seconds)), 60)
     hours, minute = divmod(minutes, 60)
     return f", in {hours}:{minute:02}:{second:02}"
 
 
 @contextmanager
-def _live(status: _Status, *, quiet: bool) -> Iterator[None]:
+def _show_live(status: _Status, *, quiet: bool) -> Iterator[None]:
     console = terminal.progress_console(quiet=quiet)
     if console is None:
         yield
@@ -163,17 +166,17 @@ def _live(status: _Status, *, quiet: bool) -> Iterator[None]:
         yield
 
 
-def _show_beginning(view: CampaignView, url: str) -> None:
-    from checkins.cli.views.campaign import one_slot
+def _show_campaign(view: CampaignView, url: str) -> None:
+    from checkins.cli.views.campaign import slot_description
 
     campaign, show = view.campaign, terminal.show_plain
     budget = campaign.budget
     show(f"Campaign {campaign.name} ({view.id}, run {view.run} of {campaign.repeats}) at {url}")
     terminal.show(
-        one_slot(campaign),
+        slot_description(campaign),
         f"The privacy budget of all its releases is epsilon = {budget.epsilon:g}, delta ="
-        f" {budget.delta:g} ({budget.adjacency}). The rows stay on this device; at most one report"
-        f" leaves it. Ctrl-C stops; the same command continues.",
+        f" {budget.delta:g} ({budget.adjacency}). The rows stay on this device; it sends at most"
+        f" one report. Ctrl-C stops the device; the same command continues.",
     )
     warning = remote.unencrypted_warning(url)
     if warning is not None:
@@ -181,7 +184,7 @@ def _show_beginning(view: CampaignView, url: str) -> None:
     sys.stdout.flush()
 
 
-def _show_end(view: CampaignView, runs: list[tuple[str, Outcome]], *, json: bool) -> None:
+def _show_outcomes(view: CampaignView, runs: list[tuple[str, Outcome]], *, json: bool) -> None:
     if json:
         ended = [
             {"campaign": name, "outcome": outcome.name.lower(), "explained": str(outcome)}
@@ -200,56 +203,56 @@ def _show_withdrawn(view: CampaignView, withdrawn: bool, *, json: bool) -> None:
         terminal.show_json({"campaign": view.id, "withdrawn": withdrawn})
     else:
         done = "withdrawn; this device no longer takes part."
-        nothing = "there was nothing to withdraw; this device does not take part."
+        nothing = "not withdrawn, because this device does not take part."
         terminal.show_plain(f"{view.id}: {done if withdrawn else nothing}")
 
 
 @params.command(
-    remote.URL,
+    remote.URL_ARGUMENT,
     *options("""
-    --clients N  Number of devices. Required.
+    --clients N  Number of simulated devices. Required.
     """),
-    remote.CAMPAIGN_ID,
+    remote.RUN_ID_OPTION,
     *options("""
     --data FILE  CSV or Parquet file with the rows of many people and the columns that the
         campaign declares. Default: the data of the campaign.
     --reuse-clients  Let several devices use the rows of the same person.
-    --state DIR  Folder for the state of the devices. Default: no state is saved.
+    --state DIR  Folder for the saved state of the devices. Default: no state is saved.
     """),
-    *remote.ACCESS,
+    *remote.JOIN_OPTIONS,
     *options("""
     --journal FILE  File to which the events of all devices are appended, as JSON lines. For
         tests only, because the events contain the slot of each device.
     """),
-    remote.FOLLOW,
-    params.JSON,
+    remote.FOLLOW_OPTION,
+    params.JSON_OPTION,
 )
 def swarm(given: GivenOptions) -> None:
     """Run many devices in one process, to test a service under load.
 
     Each device has the rows of one person, and its own randomness, slot, token and noise. If the
-    key file has several lines, each device uses its own line. Exit code 1 if any device failed,
+    key file has several lines, each device uses a different line. Exit code 1 if any device failed,
     otherwise 0.
     """
-    url, given = remote.addressed(given)
-    with remote.naming_options(given):
-        allowed = "the number of devices"
-        wanted = params.integer("clients", given.required("clients", allowed), most=MOST_CLIENTS)
-    keys = remote.keys_in(given)
-    if 1 < len(keys) < wanted:
-        raise given.invalid("key_file", f"contains {len(keys):,} keys for {wanted:,} devices")
+    url, given = remote.split_run_from_url(given)
+    with remote.errors_as_option_errors(given):
+        allowed = params.range_text(MOST_CLIENTS)
+        clients = params.integer("clients", given.required("clients", allowed), most=MOST_CLIENTS)
+    keys = remote.read_keys(given)
+    if 1 < len(keys) < clients:
+        raise given.invalid("key_file", f"contains {len(keys):,} keys for {clients:,} devices")
     fetching = f"fetching the campaign from {url} and loading the data"
-    with terminal.working(fetching, quiet=given.json):
-        view = remote.campaign_at(url, given)
+    with terminal.spinner(fetching, quiet=given.json):
+        view = remote.fetch_checked_campaign(url, given)
         from checkins.client.trainer import DatasetClients
 
-        with remote.naming_options(given):
-            file, model = given.texts.get("data"), given.texts.get("allow_model")
-            people = DatasetClients.of(remote.task_of(view), file=file, allow_model=model)
-    if wanted > len(people) and not given.values["reuse_clients"]:
-        shared = "--reuse-clients lets devices share rows"
-        raise given.invalid("clients", f"the data have {len(people):,} people; {shared}")
-    with _journal(given) as write:
+        with remote.errors_as_option_errors(given):
+            file, allowed_model = given.texts.get("data"), given.texts.get("allow_model")
+            people = DatasetClients.of(remote.task_of(view), file=file, allow_model=allowed_model)
+    if clients > len(people) and not given.values["reuse_clients"]:
+        advice = "--reuse-clients lets several devices use the same rows"
+        raise given.invalid("clients", f"the data have only {len(people):,} people; {advice}")
+    with _open_journal(given) as write_event:
 
         def devices(run: str) -> Swarm:
             from checkins.swarm import Swarm
@@ -258,45 +261,46 @@ def swarm(given: GivenOptions) -> None:
                 url=url,
                 campaign=run,
                 seal=view.seal,
-                clients=wanted,
+                clients=clients,
                 trainer=lambda client: people.trainer(client % len(people)),
                 state=Path(given.texts["state"]) if "state" in given else None,
                 key=lambda client: keys[client if len(keys) > 1 else 0] if keys else None,
-                journal=write,
+                journal=write_event,
             )
 
-        results = _run(devices, view.id, given)
+        results = _run_devices(devices, view.id, given)
     if given.json:
         follow = given.values["follow"]
         terminal.show_json({**results[-1], "runs": results} if follow else results[-1])
     else:
-        _show(results)
+        _show_results(results)
     if any(result["failed"] for result in results):
-        raise Exit(FAILURE)
+        raise Exit(EXIT_FAILURE)
 
 
-def _run(
-    devices_of: Callable[[str], Swarm], first: str, given: GivenOptions
+def _run_devices(
+    devices_of: Callable[[str], Swarm], first_run: str, given: GivenOptions
 ) -> list[dict[str, Any]]:
-    """Run the devices in the first run and, with ``--follow``, in the later runs."""
+    """Run the devices in the first run and, with ``--follow``, in later runs."""
     import asyncio
 
     from checkins.swarm import Tally, next_run, raise_open_files
 
     results: list[dict[str, Any]] = []
-    run: str | None = first
+    run: str | None = first_run
     while run is not None:
         devices, tally = devices_of(run), Tally()
-        raise_open_files(devices.clients + SPARE_FILES)
-        with remote.naming_options(given), asyncio.Runner(loop_factory=_loop_factory()) as runner:
+        raise_open_files(devices.clients + SPARE_OPEN_FILES)
+        loop = _loop_factory()
+        with remote.errors_as_option_errors(given), asyncio.Runner(loop_factory=loop) as runner:
             runner.run(_run_with_progress(devices, tally, quiet=given.json))
-        results.append(_result(devices, tally))
+        results.append(_result_numbers(devices, tally))
         run = next_run(devices.url, run) if given.values["follow"] else None
     return results
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """Return the event loop of uvloop, or None if uvloop is not installed."""
+    """Return the faster event loop of uvloop, or None if uvloop is not installed."""
     try:
         import uvloop
     except ImportError:
@@ -309,16 +313,16 @@ async def _run_with_progress(devices: Swarm, tally: Tally, *, quiet: bool) -> No
     import asyncio
 
     count = "{task.completed:,.0f}/{task.total:,.0f} done"
-    with terminal.progress("{task.fields[where]}", count, quiet=quiet) as bars:
+    with terminal.progress("{task.fields[counts]}", count, quiet=quiet) as bars:
         if bars is None:
             await devices.run(tally)
             return
-        task = bars.add_task("", total=devices.clients, where="")
+        task = bars.add_task("", total=devices.clients, counts="")
 
         async def update() -> None:
             while True:
-                where = f"{tally.enrolled:,} enrolled, {tally.asleep:,} asleep"
-                bars.update(task, completed=tally.done, where=where)
+                counts = f"{tally.enrolled:,} enrolled, {tally.asleep:,} asleep"
+                bars.update(task, completed=tally.done, counts=counts)
                 await asyncio.sleep(0.5)
 
         updating = asyncio.create_task(update())
@@ -329,7 +333,7 @@ async def _run_with_progress(devices: Swarm, tally: Tally, *, quiet: bool) -> No
 
 
 @contextmanager
-def _journal(given: GivenOptions) -> Iterator[Callable[[Mapping[str, object]], None] | None]:
+def _open_journal(given: GivenOptions) -> Iterator[Callable[[Mapping[str, object]], None] | None]:
     if "journal" not in given:
         yield None
         return
@@ -339,14 +343,14 @@ def _journal(given: GivenOptions) -> Iterator[Callable[[Mapping[str, object]], N
         raise given.invalid("journal", f"cannot be written: {error.strerror}") from error
     with file:
 
-        def write(fields: Mapping[str, object]) -> None:
+        def write_event(fields: Mapping[str, object]) -> None:
             file.write(json_module.dumps(fields) + "\n")
             file.flush()
 
-        yield write
+        yield write_event
 
 
-def _result(devices: Swarm, tally: Tally) -> dict[str, Any]:
+def _result_numbers(devices: Swarm, tally: Tally) -> dict[str, Any]:
     seconds, requests = tally.seconds, tally.requests
     return {
         "campaign": devices.campaign,
@@ -365,7 +369,7 @@ def _result(devices: Swarm, tally: Tally) -> dict[str, Any]:
     }
 
 
-def _show(results: list[dict[str, Any]]) -> None:
+def _show_results(results: list[dict[str, Any]]) -> None:
     from checkins.client import Outcome
 
     for result in results:

@@ -1,6 +1,7 @@
 """`checkins paper`: evaluate and plot the paper's Table 1, Figure 2 and theorems.
 
-The defaults of these commands are examples. No certificate uses them.
+The paper is the one that introduced random check-ins. The defaults of these commands are examples
+and appear in no certificate.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from click.exceptions import Exit
 
 from checkins import validate
 from checkins.cli import params, terminal
-from checkins.cli.errors import FAILURE, UsageError, printable
+from checkins.cli.errors import EXIT_FAILURE, UsageError, printable
 from checkins.cli.params import GivenOptions, options
 
 if TYPE_CHECKING:
@@ -31,13 +32,13 @@ CONVEX_PROBLEM = {
     "dimension": 10,
     "noise_std": 0.1,
 }
-"""Constants of the convex problem for which the utility theorems are evaluated."""
+"""Constants of the convex problem for which `theorems` evaluates the utility theorems."""
 UTILITY_SEED = 1
 """Seed of the simulated campaigns. It is fixed so that the numbers can be reproduced."""
 MOST_UTILITY_SLOTS, MOST_UTILITY_SEEDS = 65_536, 10_000
-"""Largest arguments of `utility`, because larger ones would take hours."""
+"""Largest values of ``--slots`` and ``--seeds`` of `utility`. Larger ones would take hours."""
 
-CLIENTS, SLOTS, LOCAL_EPSILON, DELTA, OUT = options("""
+CLIENTS_OPTION, SLOTS_OPTION, LOCAL_EPSILON_OPTION, DELTA_OPTION, OUT_OPTION = options("""
     --clients N  Number of clients.
     --slots M  Number of time steps (slots) of a campaign.
     --local-epsilon E  Epsilon of one report.
@@ -46,47 +47,51 @@ CLIENTS, SLOTS, LOCAL_EPSILON, DELTA, OUT = options("""
 """)
 
 
-@params.command(CLIENTS, SLOTS, LOCAL_EPSILON, DELTA, OUT, params.JSON)
+@params.command(
+    CLIENTS_OPTION, SLOTS_OPTION, LOCAL_EPSILON_OPTION, DELTA_OPTION, OUT_OPTION, params.JSON_OPTION
+)
 def table1(given: GivenOptions) -> None:
-    """Evaluate Table 1: five sources of amplification.
+    """Evaluate Table 1 of the paper: five ways to amplify privacy.
 
     Without options: 100,000 clients, 1,000 slots, local epsilon 2, delta 1e-6.
     """
-    with terminal.working("evaluating Table 1", quiet=given.json):
+    with terminal.spinner("evaluating Table 1", quiet=given.json):
         from checkins.accounting.paper import tables
         from checkins.cli.views import paper as views
 
-        setting = _numbers(given, clients=100_000, slots=1_000, local_epsilon=2.0, delta=1e-6)
-        with given.naming_options():
+        setting = _number_options(
+            given, clients=100_000, slots=1_000, local_epsilon=2.0, delta=1e-6
+        )
+        with given.errors_as_option_errors():
             # the values of integer options are ints, which the type dict[str, float] hides
             rows = tables.table1(**setting)  # type: ignore[arg-type]
-        saved = _save_plot(
+        plot = _save_plot(
             given, "table1.png", lambda path: views.draw_table1(rows, path, setting=setting)
         )
-    _answer(
+    _print_result(
         {"setting": setting, "rows": [asdict(row) for row in rows]},
         lambda: views.table1_parts(rows, setting),
-        saved,
+        plot,
         given,
     )
 
 
-@params.command(DELTA, OUT, params.JSON)
+@params.command(DELTA_OPTION, OUT_OPTION, params.JSON_OPTION)
 def figure2(given: GivenOptions) -> None:
-    """Evaluate Figure 2: epsilon after shuffling n reports.
+    """Evaluate Figure 2 of the paper: shuffling of n reports.
 
     Without options, delta is 1e-6, as in the paper.
     """
-    with terminal.working("evaluating Figure 2", quiet=given.json):
+    with terminal.spinner("evaluating Figure 2", quiet=given.json):
         from checkins.accounting.paper import tables
         from checkins.cli.views import paper as views
 
-        setting = _numbers(given, delta=tables.FIGURE_DELTA)
-        with given.naming_options():
+        setting = _number_options(given, delta=tables.FIGURE_DELTA)
+        with given.errors_as_option_errors():
             curves = tables.figure2(
                 local_epsilons=views.FIGURE2_LOCAL_EPSILONS, delta=setting["delta"]
             )
-        saved = _save_plot(
+        plot = _save_plot(
             given,
             "figure2.png",
             lambda path: views.draw_figure2(curves, path, delta=setting["delta"]),
@@ -100,28 +105,28 @@ def figure2(given: GivenOptions) -> None:
         }
         for curve in curves
     ]
-    _answer(
+    _print_result(
         {"setting": setting, "curves": listed},
         lambda: views.figure2_parts(curves, setting),
-        saved,
+        plot,
         given,
     )
 
 
 @params.command(
-    CLIENTS,
-    SLOTS,
+    CLIENTS_OPTION,
+    SLOTS_OPTION,
     *options("""
     --participation P  Probability that a client takes part, from 0 to 1.
     --capacity K  Largest number of check-ins that a slot uses.
     """),
-    LOCAL_EPSILON,
+    LOCAL_EPSILON_OPTION,
     *options("""
     --local-delta D  Delta of one report.
     """),
-    DELTA,
-    OUT,
-    params.JSON,
+    DELTA_OPTION,
+    OUT_OPTION,
+    params.JSON_OPTION,
 )
 def theorems(given: GivenOptions) -> None:
     """Evaluate every theorem of the paper for one set of parameters.
@@ -131,11 +136,11 @@ def theorems(given: GivenOptions) -> None:
     Without options: 10,000 clients, 1,000 slots, participation 0.1, capacity 30,
     local epsilon 0.5, local delta 1e-20, delta 1e-6.
     """
-    with terminal.working("evaluating the theorems", quiet=given.json):
+    with terminal.spinner("evaluating the theorems", quiet=given.json):
         from checkins.accounting.paper import tables
         from checkins.cli.views import paper as views
 
-        setting = _numbers(
+        setting = _number_options(
             given,
             clients=10_000,
             slots=1_000,
@@ -150,34 +155,34 @@ def theorems(given: GivenOptions) -> None:
                 raise given.invalid(
                     name, f"must be an integer from 1 to {views.MOST_CLIENTS_OR_SLOTS:,} here"
                 )
-        with given.naming_options():
+        with given.errors_as_option_errors():
             rows = tables.theorem_sheet(tables.Setting(**setting, **CONVEX_PROBLEM))  # type: ignore[arg-type]
-            saved = _save_plot(
+            plot = _save_plot(
                 given, "theorems.png", lambda path: views.draw_theorems(setting, path)
             )
-    _answer(
+    _print_result(
         {"setting": setting | CONVEX_PROBLEM, "rows": [asdict(row) for row in rows]},
         lambda: views.theorems_parts(rows, setting),
-        saved,
+        plot,
         given,
     )
 
 
 @params.command(
     *options("""
-    --slots M  Number of time steps of the longest campaigns.
-    --seeds N  Number of simulated campaigns for each measured mean.
+    --slots M  Number of time steps (slots) of the longest campaigns.
+    --seeds N  Number of simulated campaigns over which each risk is averaged.
     """),
-    OUT,
-    params.JSON,
+    OUT_OPTION,
+    params.JSON_OPTION,
 )
 def utility(given: GivenOptions) -> None:
     """Compare the utility theorems with simulated campaigns.
 
     The campaigns solve convex problems whose optimum is known. The tables show
     the measured excess risk and its bound, how fast the risk falls with the
-    number of slots, and the fixed protocol compared with the averaged one.
-    Exit code 1 if a measurement exceeds its bound.
+    number of slots, and a comparison of the fixed with the averaged protocol.
+    Exit code 1 if a measured risk exceeds its bound.
 
     Without options: up to 4,096 slots, 128 seeds.
     """
@@ -185,7 +190,7 @@ def utility(given: GivenOptions) -> None:
     from checkins.simulation.excess_risk import FEWEST_RUNS
     from checkins.simulation.utility_sweep import FEWEST_SLOTS, sweep
 
-    with given.naming_options():
+    with given.errors_as_option_errors():
         most_slots = given.integer(
             "slots", default=4_096, least=FEWEST_SLOTS, most=MOST_UTILITY_SLOTS
         )
@@ -199,43 +204,43 @@ def utility(given: GivenOptions) -> None:
                 bars.update(task, completed=share)
 
         results = sweep(slots=most_slots, runs=runs, seed=UTILITY_SEED, on_progress=show_progress)
-    saved = _save_plot(given, "utility.png", lambda path: views.draw_utility(results, path))
-    _answer(
+    plot = _save_plot(given, "utility.png", lambda path: views.draw_utility(results, path))
+    _print_result(
         {"setting": {"slots": most_slots, "seeds": runs}, **_utility_numbers(results)},
         lambda: views.utility_parts(results),
-        saved,
+        plot,
         given,
     )
     if not results.all_bounds_hold:
-        raise Exit(FAILURE)
+        raise Exit(EXIT_FAILURE)
 
 
 paper = click.Group(
     "paper",
     [table1, figure2, theorems, utility],
-    help="The paper's results: Table 1, Figure 2 and every theorem.",
+    help="Evaluate the tables, plots and theorems of the paper.",
 )
 
 
-def _numbers(given: GivenOptions, **defaults: float) -> dict[str, float]:
-    """Return the options or their defaults. If a default is an integer, the option is too."""
+def _number_options(given: GivenOptions, **defaults: float) -> dict[str, float]:
+    """Return each option, or its default. If the default is an int, the value is one too."""
 
     checks = {"participation": validate.probability, "local_epsilon": validate.positive}
-    found: dict[str, float] = {}
-    with given.naming_options():
+    numbers: dict[str, float] = {}
+    with given.errors_as_option_errors():
         for name, default in defaults.items():
             if name not in given:
-                found[name] = default
+                numbers[name] = default
             elif isinstance(default, int):
-                found[name] = params.integer(name, given.texts[name])
+                numbers[name] = params.integer(name, given.texts[name])
             else:
                 check = checks.get(name, validate.open_unit)
-                found[name] = params.number(name, given.texts[name], check)
-    return found
+                numbers[name] = params.number(name, given.texts[name], check)
+    return numbers
 
 
 def _save_plot(given: GivenOptions, name: str, draw: Callable[[Path], None]) -> Path | None:
-    """Save a plot in the folder of ``--out`` and return its path. Return None without it."""
+    """Save a plot in the folder of ``--out`` and return its path. Return None without ``--out``."""
     if (out := given.path("out")) is None:
         return None
     path = out / name
@@ -247,22 +252,23 @@ def _save_plot(given: GivenOptions, name: str, draw: Callable[[Path], None]) -> 
     return path
 
 
-def _answer(
+def _print_result(
     numbers: Mapping[str, object],
     parts: Callable[[], Sequence[RenderableType]],
-    saved: Path | None,
+    plot: Path | None,
     given: GivenOptions,
 ) -> None:
+    """Print ``numbers`` with ``--json``, otherwise the tables of ``parts``, and name the plot."""
     if given.json:
-        terminal.show_json({**numbers, "picture": None if saved is None else str(saved)})
+        terminal.show_json({**numbers, "picture": None if plot is None else str(plot)})
         return
     terminal.show(*parts())
-    if saved is not None:
-        terminal.show_plain(f"Plot: {saved}")
+    if plot is not None:
+        terminal.show_plain(f"Plot: {plot}")
 
 
 def _utility_numbers(results: UtilitySweep) -> dict[str, object]:
-    """Return every measurement, slope and comparison, for ``--json``."""
+    """Return all measurements, slopes and comparisons as JSON values."""
     from checkins.simulation.excess_risk import CONFIDENCE
 
     return {
@@ -270,13 +276,16 @@ def _utility_numbers(results: UtilitySweep) -> dict[str, object]:
         "holds": results.all_bounds_hold,
         "bounds_below_worst_model": results.informative_bounds,
         "largest_share_of_bound": results.closest_to_bound.share_of_bound,
-        "measured": [_row(purpose, measurement) for purpose, measurement in results.measured_risks],
-        "slopes": [_slope(series) for series in results.slot_series],
-        "comparisons": [_comparison(pair) for pair in results.comparisons],
+        "measured": [
+            _measurement_numbers(purpose, measurement)
+            for purpose, measurement in results.measured_risks
+        ],
+        "slopes": [_slope_numbers(series) for series in results.slot_series],
+        "comparisons": [_comparison_numbers(pair) for pair in results.comparisons],
     }
 
 
-def _row(purpose: str, measurement: MeasuredRisk) -> dict[str, object]:
+def _measurement_numbers(purpose: str, measurement: MeasuredRisk) -> dict[str, object]:
     trial, problem = measurement.trial, measurement.trial.problem
     return {
         "why": purpose,
@@ -298,7 +307,7 @@ def _row(purpose: str, measurement: MeasuredRisk) -> dict[str, object]:
     }
 
 
-def _slope(series: SlotSeries) -> dict[str, object]:
+def _slope_numbers(series: SlotSeries) -> dict[str, object]:
     trial = series.largest.trial
     return {
         "loss": str(trial.problem.loss_kind),
@@ -312,13 +321,13 @@ def _slope(series: SlotSeries) -> dict[str, object]:
     }
 
 
-def _comparison(pair: Comparison) -> dict[str, object]:
+def _comparison_numbers(pair: Comparison) -> dict[str, object]:
     return {
         "same": pair.equal_quantity,
         "ratio": pair.ratio,
         "standard_error": pair.ratio_error,
         "paper_ratio": pair.paper_ratio,
         "bound_ratio": pair.bound_ratio,
-        "fixed": _row(f"same {pair.equal_quantity}", pair.fixed),
-        "averaged": _row(f"same {pair.equal_quantity}", pair.averaged),
+        "fixed": _measurement_numbers(f"same {pair.equal_quantity}", pair.fixed),
+        "averaged": _measurement_numbers(f"same {pair.equal_quantity}", pair.averaged),
     }

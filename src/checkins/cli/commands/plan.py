@@ -20,8 +20,9 @@ if TYPE_CHECKING:
     from checkins.planning import Constraints, Devices, Learning, Question, Server
 
 Parsed = TypeVar("Parsed")
-NAME = "campaign.toml"
-PRINT = "-"
+DEFAULT_FILE = "campaign.toml"
+NO_FILE = "-"
+"""Value of ``--out`` with which no file is written."""
 
 OPTION_NAMES = {
     "availability_s": "availability",
@@ -30,22 +31,22 @@ OPTION_NAMES = {
     "duration_s": "duration",
     "repeats": "campaigns",
 }
-"""Names of parameters in the library whose options have other names."""
-DEFAULTS = {"uplink": "125000", "dropout": "0", "updates_per_second": "1000", "duration": "1d"}
-"""Defaults as error messages show them if the option was not given."""
+"""Maps a parameter of the planner to its command-line option, where the two names differ."""
+DEFAULT_TEXTS = {"uplink": "125000", "dropout": "0", "updates_per_second": "1000", "duration": "1d"}
+"""The defaults of options, as error messages quote them."""
 
 
 @params.command(
     *options(f"""
-    --task patients|fashion-mnist|synthetic|file  The learning task: a built-in one, or your own
-        data with file. Default patients.
-    --out FILE  The file to write, or - to print it. Default {NAME}.
+    --task patients|fashion-mnist|synthetic|file  The learning task: a built-in task, or file for
+        your own data. Default patients.
+    --out FILE  The file to write, or - to print it. Default {DEFAULT_FILE}.
     """),
-    params.FORCE,
-    params.JSON,
+    params.FORCE_OPTION,
+    params.JSON_OPTION,
 )
 def init(given: GivenOptions) -> None:
-    """Write a commented campaign file to start from.
+    """Write a campaign file with comments, to start from.
 
     The file is valid, and its campaign is within its budget. Before clients take part, replace the
     values that are marked (choose) by your own.
@@ -53,38 +54,38 @@ def init(given: GivenOptions) -> None:
     from checkins.campaign import parse_campaign
     from checkins.campaign.templates import Template, template_text
 
-    with given.naming_options():
+    with given.errors_as_option_errors():
         template = given.choice("task", Template, default=Template.PATIENTS)
     content = template_text(template)
-    place = given.texts.get("out", NAME)
-    if place != PRINT:
-        terminal.write_new(place, content, force=given.values["force"])
+    out = given.texts.get("out", DEFAULT_FILE)
+    if out != NO_FILE:
+        terminal.write_new(out, content, force=given.values["force"])
     if given.json:
         terminal.show_json(
             {
                 "task": str(template),
-                "path": None if place == PRINT else place,
+                "path": None if out == NO_FILE else out,
                 "seal": parse_campaign(content).campaign.seal,
                 "text": content,
             }
         )
-    elif place == PRINT:
+    elif out == NO_FILE:
         print(content, end="")
     else:
-        terminal.show_plain(f"Wrote {place}. Choose the values marked (choose), then:")
-        terminal.show_plain(f"  checkins check {place}")
+        terminal.show_plain(f"Wrote {out}. Replace the values marked (choose), then run:")
+        terminal.show_plain(f"  checkins check {out}")
 
 
 OPTIONS = (
     *options("""
-    --population LO..HI  Expected number of clients: a range or one number. Required.
-    --epsilon E  The largest epsilon of all runs together. Required.
+    --population LO..HI  Expected number of clients: the range LO to HI, or one number. Required.
+    --epsilon E  The privacy budget: the largest epsilon of all runs together. Required.
     """),
     *params.design_options("delta", "adjacency"),
     *options("""
     --dimension D  Number of parameters of the model. Required without --task.
-    --task patients|fashion-mnist|synthetic|FILE  The learning task: a built-in one, or the task of
-        this campaign file.
+    --task patients|fashion-mnist|synthetic|FILE  The learning task: a built-in task, or the task of
+        a campaign file.
     --availability TIME  How long a device stays available after it has joined, such as 600
         (seconds), 30min, 8h or 2d. Default: until the campaign ends.
     --uplink B  Upload rate of a device in bytes per second. Default 125000.
@@ -95,50 +96,50 @@ OPTIONS = (
     *params.design_options("protocol", "slots", "participation", "window", "noise_at"),
     *options(f"""
     --capacity K|all  Largest number of check-ins that a slot uses.
-    --minibatch B  Number of slots per model step.
+    --minibatch B  Number of slots whose sums are combined into one step of the model.
     --campaigns R  Number of times that the campaign is run, with fresh randomness.
     --randomizer gaussian|laplace|privunit  How reports are randomized: Gaussian noise, Laplace
         noise or PrivUnit.
-    --out FILE  The campaign file to write, or - to write no file. Default: {NAME} on a terminal,
-        otherwise -.
+    --out FILE  The campaign file to write, or - to write no file. Default: {DEFAULT_FILE} on a
+        terminal, otherwise -.
     """),
-    params.FORCE,
-    params.JSON,
+    params.FORCE_OPTION,
+    params.JSON_OPTION,
 )
 
 
 @params.command(*OPTIONS)
 def plan(given: GivenOptions) -> None:
-    """Find the campaign with the least error within a budget.
+    """Find the campaign with the least error within a privacy budget.
 
-    The options from --protocol to --randomizer fix parameters of the design. Parameters that are
-    not fixed are searched. The result explains each choice and names the theorem behind it. On a
-    terminal, the command prompts for missing options and writes campaign.toml. Otherwise it prompts
-    for nothing and writes a file only with --out.
+    The options from --protocol to --randomizer fix parameters of the design. The planner chooses
+    all other parameters. The output explains each choice and names the theorem behind it. On a
+    terminal, the command prompts for missing options and writes campaign.toml. Otherwise it never
+    prompts, and it writes a file only with --out.
     """
     json, force = given.json, given.values["force"]
     at_terminal = not json and stdout_is_terminal()
-    place = given.texts.get("out", NAME if at_terminal else PRINT)
-    if place != PRINT:
-        terminal.check_file(Path(place), force=force, instead=", --out - writes nothing")
+    out = given.texts.get("out", DEFAULT_FILE if at_terminal else NO_FILE)
+    if out != NO_FILE:
+        terminal.check_out_file(Path(out), force=force, other_advice=", and --out - writes no file")
     if at_terminal and stdin_is_terminal():
-        from checkins.cli.views.plan import completed
+        from checkins.cli.views.plan import with_prompted_options
 
-        given = completed(given, check_task=known_campaign)
-    with terminal.working("planning", quiet=json):
+        given = with_prompted_options(given, check_task=campaign_of_task)
+    with terminal.spinner("planning", quiet=json):
         from checkins.planning import make_plan
 
         question = question_from(given)
-        with _naming_options(given):
-            found = make_plan(question)
-    if place != PRINT:
-        terminal.write_new(place, found.text, force=force)
+        with _errors_as_option_errors(given):
+            result = make_plan(question)
+    if out != NO_FILE:
+        terminal.write_new(out, result.text, force=force)
     if json:
-        terminal.show_json(found.as_json())
+        terminal.show_json(result.as_json())
         return
     from checkins.cli.views.plan import plan_parts
 
-    terminal.show(*plan_parts(found, place=None if place == PRINT else place))
+    terminal.show(*plan_parts(result, out=None if out == NO_FILE else out))
 
 
 def stdout_is_terminal() -> bool:
@@ -152,12 +153,12 @@ def stdin_is_terminal() -> bool:
 
 
 def question_from(given: GivenOptions) -> Question:
-    """Return the options as the input of the planner."""
+    """Convert the options into the input of the planner."""
     from checkins.accounting import Adjacency
     from checkins.planning import Question
     from checkins.planning.question import MOST_CLIENTS
 
-    with _naming_options(given):
+    with _errors_as_option_errors(given):
         population = params.population(
             given.required("population", "must be an integer or LO..HI"), most=MOST_CLIENTS
         )
@@ -181,8 +182,8 @@ def question_from(given: GivenOptions) -> Question:
 
 
 @contextmanager
-def _naming_options(given: GivenOptions) -> Iterator[None]:
-    """Turn an ``InvalidValue`` of the planner into an error that names the option."""
+def _errors_as_option_errors(given: GivenOptions) -> Iterator[None]:
+    """Convert an ``InvalidValue`` of the planner into an error that names the option."""
     from checkins.campaign import InvalidCampaign
 
     try:
@@ -197,10 +198,10 @@ def _refusal(given: GivenOptions, error: InvalidValue) -> UsageError:
     if isinstance(error, DeltaExhausted):
         return given.invalid(
             "delta",
-            f"is too small: rounding the noise to its grid needs a delta of {error.value:.1e}",
+            f"is too small: rounding the noise to its grid alone uses more than {error.value:.1e}",
         )
     name = OPTION_NAMES.get(error.name, error.name)
-    return given.refusal(InvalidValue(name, error.value, error.expected), defaults=DEFAULTS)
+    return given.refusal(InvalidValue(name, error.value, error.expected), defaults=DEFAULT_TEXTS)
 
 
 def _learning(given: GivenOptions) -> tuple[Learning, int, Campaign | None]:
@@ -217,62 +218,66 @@ def _learning(given: GivenOptions) -> tuple[Learning, int, Campaign | None]:
         return Learning(), dimension, None
     from checkins.tasks.loaded_task import model_of
 
-    campaign, folder = known_campaign(given.texts["task"])
+    campaign, folder = campaign_of_task(given.texts["task"])
     task = campaign.task
     if task is None:
-        raise InvalidValue("task", given.texts["task"], "the file has no [task]: leave it out")
+        raise InvalidValue(
+            "task", given.texts["task"], "the file has no [task]; give --dimension and not --task"
+        )
     learning = Learning.of(task, name=campaign.name)
     if learning == Learning(name=campaign.name, task=task) and campaign.randomizer.clip:
         learning = Learning(name=campaign.name, task=task, clip=campaign.randomizer.clip)
-    own = int(model_of(task, folder=folder).dimension)
-    if dimension not in (None, own):
+    task_dimension = int(model_of(task, folder=folder).dimension)
+    if dimension not in (None, task_dimension):
         raise InvalidValue(
-            "dimension", dimension, f"the model of the task has {own:,}: leave it out"
+            "dimension",
+            dimension,
+            f"the model of the task has {task_dimension:,} parameters; leave out --dimension",
         )
-    return learning, own, campaign
+    return learning, task_dimension, campaign
 
 
-def known_campaign(named: str) -> tuple[Campaign, str]:
-    """Return the campaign of a built-in task or of a file, and the folder of its data."""
+def campaign_of_task(task: str) -> tuple[Campaign, str]:
+    """Return the campaign of a built-in task or a campaign file, and the folder of its data."""
     from checkins.campaign import parse_campaign, read_campaign
     from checkins.campaign.templates import Template, template_text
 
     templates = [template for template in Template if template is not Template.FILE]
-    if named in templates:
-        return parse_campaign(template_text(Template(named))).campaign, "."
-    if not Path(named).is_file():
-        known = ", ".join(templates)
-        raise InvalidValue("task", named, f"must be {known} or an existing campaign file")
-    return read_campaign(named).campaign, str(Path(named).parent)
+    if task in templates:
+        return parse_campaign(template_text(Template(task))).campaign, "."
+    if not Path(task).is_file():
+        names = ", ".join(templates)
+        raise InvalidValue("task", task, f"must be {names} or an existing campaign file")
+    return read_campaign(task).campaign, str(Path(task).parent)
 
 
 def _devices(given: GivenOptions) -> Devices:
     from checkins.planning import Devices
 
-    usual = Devices()
+    defaults = Devices()
     return Devices(
-        availability_s=_parsed(given, "availability", params.seconds),
+        availability_s=_optional(given, "availability", params.seconds),
         uplink_bytes_per_s=given.number(
-            "uplink", validate.positive, default=usual.uplink_bytes_per_s
+            "uplink", validate.positive, default=defaults.uplink_bytes_per_s
         ),
-        dropout=given.number("dropout", validate.probability, default=usual.dropout),
+        dropout=given.number("dropout", validate.probability, default=defaults.dropout),
     )
 
 
 def _server(given: GivenOptions) -> Server:
     from checkins.planning import Server
 
-    usual = Server()
+    defaults = Server()
     return Server(
         updates_per_s=given.number(
-            "updates_per_second", validate.positive, default=usual.updates_per_s
+            "updates_per_second", validate.positive, default=defaults.updates_per_s
         ),
-        duration_s=_parsed(given, "duration", params.seconds) or usual.duration_s,
+        duration_s=_optional(given, "duration", params.seconds) or defaults.duration_s,
     )
 
 
 def _constraints(given: GivenOptions) -> Constraints:
-    """Return the parameters of the design that options fix. The others are None."""
+    """Return the parameters of the design that options fix. Other parameters are None."""
     from checkins.accounting import NoiseAt, Protocol
     from checkins.campaign import RandomizerKind
     from checkins.planning import Constraints
@@ -280,20 +285,22 @@ def _constraints(given: GivenOptions) -> Constraints:
 
     slots = partial(params.integer, most=MOST_PLANNED_SLOTS)
     return Constraints(
-        protocol=_parsed(given, "protocol", partial(params.choice, choices=Protocol)),
-        slots=_parsed(given, "slots", slots),
-        participation=_parsed(
+        protocol=_optional(given, "protocol", partial(params.choice, choices=Protocol)),
+        slots=_optional(given, "slots", slots),
+        participation=_optional(
             given, "participation", partial(params.number, check=validate.probability)
         ),
-        capacity=_parsed(given, "capacity", lambda _, text: params.capacity(text) or params.ALL),
-        window=_parsed(given, "window", slots),
-        minibatch=_parsed(given, "minibatch", slots),
-        repeats=_parsed(given, "campaigns", partial(params.integer, most=MOST_REPEATS)),
-        noise_at=_parsed(given, "noise_at", partial(params.choice, choices=NoiseAt)),
-        randomizer=_parsed(given, "randomizer", partial(params.choice, choices=RandomizerKind)),
+        capacity=_optional(
+            given, "capacity", lambda _, text: params.capacity(text) or params.ALL_CHECK_INS
+        ),
+        window=_optional(given, "window", slots),
+        minibatch=_optional(given, "minibatch", slots),
+        repeats=_optional(given, "campaigns", partial(params.integer, most=MOST_REPEATS)),
+        noise_at=_optional(given, "noise_at", partial(params.choice, choices=NoiseAt)),
+        randomizer=_optional(given, "randomizer", partial(params.choice, choices=RandomizerKind)),
     )
 
 
-def _parsed(given: GivenOptions, name: str, parse: Callable[[str, str], Parsed]) -> Parsed | None:
-    """Return the value of an option, or None if it was not given."""
+def _optional(given: GivenOptions, name: str, parse: Callable[[str, str], Parsed]) -> Parsed | None:
+    """Return the parsed value of an option, or None if the option was not given."""
     return parse(name, given.texts[name]) if name in given else None

@@ -1,8 +1,8 @@
-"""`checkins serve`: run the coordinator of a campaign."""
+"""`checkins serve`: run the coordinator (the server) of a campaign."""
 
 from __future__ import annotations
 
-import json as jsons
+import json as json_module
 import os
 import sys
 from pathlib import Path
@@ -17,51 +17,53 @@ if TYPE_CHECKING:
     from checkins.campaign import Campaign
     from checkins.service.settings import Enrolment, Limits, Settings
 
-STORE = "sqlite:///checkins.db"
-HOST, PORT = "127.0.0.1", 8470
-MOST_LIMIT = 10**6
-OPERATOR = "CHECKINS_OPERATOR_TOKEN"
+DEFAULT_STORE = "sqlite:///checkins.db"
+DEFAULT_HOST, DEFAULT_PORT = "127.0.0.1", 8470
+LARGEST_LIMIT = 10**6
+"""Largest value of the options that limit connections or set the number of workers."""
+OPERATOR_TOKEN_VARIABLE = "CHECKINS_OPERATOR_TOKEN"
 STORE_VARIABLE = "CHECKINS_STORE"
 """Environment variable for the URL of the store, because the URL may contain a password."""
 
 OPTIONS = (
     params.argument("file", "[CAMPAIGN.TOML]", required=False),
     *options(f"""
-    --store URL  The database: sqlite:///FILE.db or postgresql://... Default: the environment
-        variable {STORE_VARIABLE}, otherwise {STORE}.
-    --host H  Address to listen on. Default {HOST}.
-    --port P  Port to listen on; 0 means any free port. Default {PORT}.
+    --store URL  The database (store): sqlite:///FILE.db or postgresql://... Default: the
+        environment variable {STORE_VARIABLE}, otherwise {DEFAULT_STORE}.
+    --host H  Address to listen on. Default {DEFAULT_HOST}.
+    --port P  Port to listen on; 0 means any free port. Default {DEFAULT_PORT}.
     --workers N  Number of processes. More than one process needs PostgreSQL. Default 1.
-    --start now|+SECONDS|INSTANT  When the first slot begins, in place of the time in the file.
-        This changes the seal.
+    --start now|+SECONDS|INSTANT  When the first slot begins, such as +60 or
+        2030-01-01T00:00:00Z. It replaces the time in the file and so changes the seal, the
+        hash of the campaign.
     --enrolment open|secret|allow-list  Who may enrol. open: anyone. secret: clients that send
         the secret of --secret-file. allow-list: clients that send a key of --allow-list.
-        Default: as the given file implies, otherwise open.
+        Default: secret with --secret-file, allow-list with --allow-list, otherwise open.
     --secret-file FILE  File with the secret that every client needs to enrol.
-    --allow-list FILE  File with one key, or the sha256:HEX of a key, on each line. Each key can
-        enrol once per run.
-    --operator-token-file FILE  File with the token for operators. Default: the environment
-        variable {OPERATOR}, otherwise a token is generated and printed.
-    --witness FILE  File outside the store that records the progress of the store, to detect
-        that the store was rolled back. Default: a file in $XDG_STATE_HOME/checkins or
-        ~/.local/state/checkins.
-    --again  Run the campaign again if it is over. Needs --start now or --start +SECONDS.
+    --allow-list FILE  File with one key, or the hash sha256:HEX of a key, on each line. With each
+        key, one client can enrol per run.
+    --operator-token-file FILE  File with the token that operators send. Default: the environment
+        variable {OPERATOR_TOKEN_VARIABLE}, otherwise a token is generated and printed.
+    --witness FILE  File that records the progress of the store, so that the coordinator detects
+        a store that was rolled back to an earlier copy. Default: a file in
+        $XDG_STATE_HOME/checkins or ~/.local/state/checkins.
+    --again  Open the campaign once more if it is over. Needs --start now or --start +SECONDS.
     --restore  Accept a store that was rolled back, and end every campaign that was running in
         it.
-    --trust-clock  Accept that the system clock has jumped, and close the slots whose time has
-        passed.
+    --trust-clock  Accept that the system clock was set forward, and close the slots whose time
+        has passed.
     --rate R  Largest number of requests per second from one address; 0 means no limit. Default
         1000.
-    --connections C  Largest number of open connections of one worker. Default 15000.
+    --connections C  Largest number of open connections of one process. Default 15000.
     --per-address C  Largest number of connections from one address; 0 means no limit. Default
         1000.
-    --trusted-proxies A,B  Addresses or networks of trusted proxies. For their requests, --rate
-        counts by the address in the header X-Forwarded-For, and --per-address does not apply.
+    --trusted-proxies A,B  Addresses or networks of trusted proxies. For requests from them, --rate
+        applies to the address in the header X-Forwarded-For, and --per-address does not apply.
     --log-file FILE  File for the log, in JSON lines. Default: standard error.
-    --no-plan  Disable the planner at /plan. By default anyone may use it.
+    --no-plan  Disable the planner, the page /plan. By default anyone may use it.
     --until-done  Exit when the campaign is over. Needs a campaign file and one worker.
     """),
-    params.JSON,
+    params.JSON_OPTION,
 )
 
 
@@ -69,45 +71,48 @@ OPTIONS = (
 def serve(given: GivenOptions) -> None:
     """Run the coordinator of a campaign until it is stopped.
 
-    Started again with the same file and store, the coordinator continues where it stopped. Without
-    a file, it serves the campaigns in the store and those that the operator posts.
+    If it is started again with the same file and store, the coordinator continues where it stopped.
+    Without a file, it serves the campaigns in the store and those that the operator adds by HTTP.
     """
     _require_service()
-    masked = _without_password(given)
+    redacted = _redacted_options(given)
     from checkins.protocol.wire import format_time
     from checkins.service import logs, server, startup
 
     values, json = given.values, given.json
     file, until_done = values["file"], values["until_done"]
     campaign, folder = (None, Path.cwd()) if file is None else _campaign(file)
-    with masked.naming_options():
-        begins = startup.Start()
+    with redacted.errors_as_option_errors():
+        start = startup.Start()
         if "start" in given:
-            begins = startup.parsed_start(given.texts["start"])
-        settings, generated = _settings(given, folder)
-        count = given.integer("workers", default=1, most=MOST_LIMIT)
-        listen_port = given.integer("port", default=PORT, least=0, most=65535)
-    if count > 1 and settings.store.startswith("sqlite"):
-        raise given.invalid("workers", "SQLite allows one worker: give --store postgresql://...")
-    if until_done and (campaign is None or count > 1):
+            start = startup.parsed_start(given.texts["start"])
+        settings, is_generated = _settings(given, folder)
+        worker_count = given.integer("workers", default=1, most=LARGEST_LIMIT)
+        listen_port = given.integer("port", default=DEFAULT_PORT, least=0, most=65535)
+    if worker_count > 1 and settings.store.startswith("sqlite"):
+        raise given.invalid(
+            "workers", "SQLite allows only one worker; more workers need --store postgresql://..."
+        )
+    if until_done and (campaign is None or worker_count > 1):
         raise UsageError("--until-done: needs a campaign file and one worker")
-    listen_host = given.texts.get("host", HOST)
-    with given.naming_options():
+    listen_host = given.texts.get("host", DEFAULT_HOST)
+    with given.errors_as_option_errors():
         listener = server.bind(listen_host, listen_port)
     if values["restore"] and settings.witness is not None and not settings.witness.exists():
         warn(
-            f"{settings.witness}: no such witness file. Without it, runs that were opened after the"
-            " copy was made are not detected. Name the witness of the lost store with --witness"
+            f"{settings.witness}: this witness file does not exist. Without the witness of the lost"
+            " store, runs that were opened after the copy was made are not detected. Name it with"
+            " --witness"
         )
     warnings: list[str] = []
     try:
         if "witness" not in given and settings.witness is not None:
             settings.witness.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with terminal.working("opening the campaign", quiet=json):
-            terms = startup.prepare(
+        with terminal.spinner("opening the campaign", quiet=json):
+            run_spec = startup.prepare(
                 settings,
                 campaign,
-                start=begins,
+                start=start,
                 again=values["again"],
                 restore=values["restore"],
                 trust_clock=values["trust_clock"],
@@ -117,47 +122,47 @@ def serve(given: GivenOptions) -> None:
         listener.close()
         if not isinstance(error, Exception):
             raise
-        raise _explained(error, settings) from error
+        raise _as_usage_error(error, settings) from error
     for warning in warnings:
         warn(warning)
-    named = f"[{listen_host}]" if ":" in listen_host else listen_host
-    url = f"http://{named}:{listener.getsockname()[1]}"
-    answer: dict[str, object] = {
+    url_host = f"[{listen_host}]" if ":" in listen_host else listen_host
+    url = f"http://{url_host}:{listener.getsockname()[1]}"
+    summary: dict[str, object] = {
         "url": url,
-        "campaign": terms and terms.id,
-        "seal": terms and terms.seal,
-        "start": terms and format_time(terms.times.begins(1)),
+        "campaign": run_spec and run_spec.id,
+        "seal": run_spec and run_spec.seal,
+        "start": run_spec and format_time(run_spec.times.begins(1)),
         "store": settings.redacted_store,
         "witness": str(settings.witness),
         "enrolment": str(settings.enrolment.kind),
-        "workers": count,
-        "operator_token": settings.operator_token if generated else None,
+        "workers": worker_count,
+        "operator_token": settings.operator_token if is_generated else None,
     }
 
     def ready() -> None:
         try:
             if json:
-                print(jsons.dumps(answer))
+                print(json_module.dumps(summary))
             else:
-                _show(answer)
+                _show_summary(summary)
             sys.stdout.flush()
-        except OSError:  # a full disk or a closed pipe does not stop the campaigns
+        except OSError:  # the disk is full or the pipe is closed; the campaigns go on
             logs.warning("output-lost")
             sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
 
-    if count == 1:
+    if worker_count == 1:
         server.serve(
             settings,
             listener,
             ready=ready,
-            until_done=terms.id if until_done and terms is not None else None,
+            until_done=run_spec.id if until_done and run_spec is not None else None,
         )
     else:
-        server.serve_with_workers(settings, listener, workers=count, ready=ready)
+        server.serve_with_workers(settings, listener, workers=worker_count, ready=ready)
 
 
-def _without_password(given: GivenOptions) -> GivenOptions:
-    """Return the options with the password in the store's URL masked, for error messages."""
+def _redacted_options(given: GivenOptions) -> GivenOptions:
+    """Return the options without the password in the store's URL, for error messages."""
     from checkins.service.settings import redacted_url
 
     return given.replacing(store=redacted_url(given.texts["store"])) if "store" in given else given
@@ -175,10 +180,12 @@ def _require_service() -> None:
 def _campaign(file: str) -> tuple[Campaign, Path]:
     from checkins.campaign import read_campaign
 
-    found = read_campaign(file).campaign
-    if found.missing:
-        raise UsageError(f"{printable(file)}: cannot be served without {', '.join(found.missing)}")
-    return found, Path(file).resolve().parent
+    campaign = read_campaign(file).campaign
+    if campaign.missing:
+        raise UsageError(
+            f"{printable(file)}: cannot be served without {', '.join(campaign.missing)}"
+        )
+    return campaign, Path(file).resolve().parent
 
 
 def _settings(given: GivenOptions, folder: Path) -> tuple[Settings, bool]:
@@ -188,13 +195,13 @@ def _settings(given: GivenOptions, folder: Path) -> tuple[Settings, bool]:
     from checkins.service.settings import Settings
     from checkins.service.store.rollback_guard import default_witness
 
-    store = given.texts.get("store") or os.environ.get(STORE_VARIABLE) or STORE
-    token, generated = os.environ.get(OPERATOR), False
+    store = given.texts.get("store") or os.environ.get(STORE_VARIABLE) or DEFAULT_STORE
+    token, is_generated = os.environ.get(OPERATOR_TOKEN_VARIABLE), False
     if "operator_token_file" in given:
         path = Path(given.texts["operator_token_file"])
         token = read_secret(path, name="operator_token_file")
     if token is None:
-        token, generated = secrets.token_urlsafe(24), True
+        token, is_generated = secrets.token_urlsafe(24), True
     witness = Path(given.texts["witness"]) if "witness" in given else default_witness(store, folder)
     settings = Settings(
         store=store,
@@ -207,7 +214,7 @@ def _settings(given: GivenOptions, folder: Path) -> tuple[Settings, bool]:
         log_file=Path(given.texts["log_file"]) if "log_file" in given else None,
         plan=not given.values["no_plan"],
     )
-    return settings, generated
+    return settings, is_generated
 
 
 def _enrolment(given: GivenOptions) -> Enrolment:
@@ -218,9 +225,9 @@ def _enrolment(given: GivenOptions) -> Enrolment:
     )
     kind = given.choice("enrolment", EnrolmentKind, default=inferred)
     if kind is EnrolmentKind.SECRET:
-        return Enrolment.from_secret_file(Path(given.required("secret_file", "a file")))
+        return Enrolment.from_secret_file(Path(given.required("secret_file", "must be a file")))
     if kind is EnrolmentKind.ALLOW_LIST:
-        return Enrolment.from_allow_list_file(Path(given.required("allow_list", "a file")))
+        return Enrolment.from_allow_list_file(Path(given.required("allow_list", "must be a file")))
     return Enrolment.open()
 
 
@@ -229,12 +236,12 @@ def _limits(given: GivenOptions) -> Limits:
 
     return Limits(
         requests_per_s=given.number("rate", validate.non_negative, default=1000.0),
-        connections=given.integer("connections", default=15_000, least=0, most=MOST_LIMIT),
-        per_address=given.integer("per_address", default=1000, least=0, most=MOST_LIMIT),
+        connections=given.integer("connections", default=15_000, least=0, most=LARGEST_LIMIT),
+        per_address=given.integer("per_address", default=1000, least=0, most=LARGEST_LIMIT),
     )
 
 
-def _explained(error: Exception, settings: Settings) -> Exception:
+def _as_usage_error(error: Exception, settings: Settings) -> Exception:
     from sqlalchemy.exc import DBAPIError
 
     from checkins.errors import ComputationFailed, ProtocolViolation
@@ -266,20 +273,20 @@ def _explained(error: Exception, settings: Settings) -> Exception:
 
 
 def _is_about(error: OSError, path: Path) -> bool:
-    """Return True if the error is about this file, its temporary copy or a parent folder."""
-    named = Path(str(error.filename))
-    return named.with_suffix("") == path.with_suffix("") or named in path.parents
+    """Return True if the error names this file, its temporary copy or a parent folder."""
+    error_path = Path(str(error.filename))
+    return error_path.with_suffix("") == path.with_suffix("") or error_path in path.parents
 
 
-def _show(answer: dict[str, object]) -> None:
+def _show_summary(summary: dict[str, object]) -> None:
     show = terminal.show_plain
-    show(f"Page:      {answer['url']}/")
-    if answer["campaign"] is not None:
-        show(f"Campaign:  {answer['campaign']}, first slot at {answer['start']}")
-        key = "" if answer["enrolment"] == "open" else " --key-file FILE"
-        show(f"To join:   checkins join {answer['url']} --data FILE --state DIR{key}")
-    show(f"Store:     {answer['store']}")
-    show(f"Witness:   {answer['witness']} (do not copy it with the store)")
-    if answer["operator_token"] is not None:
-        show(f"Operator token, generated for this start: {answer['operator_token']}")
-    show("Ctrl-C stops the service. The same command continues.")
+    show(f"Page:      {summary['url']}/")
+    if summary["campaign"] is not None:
+        show(f"Campaign:  {summary['campaign']}, first slot at {summary['start']}")
+        key = "" if summary["enrolment"] == "open" else " --key-file FILE"
+        show(f"To join:   checkins join {summary['url']} --data FILE --state DIR{key}")
+    show(f"Store:     {summary['store']}")
+    show(f"Witness:   {summary['witness']} (never back it up together with the store)")
+    if summary["operator_token"] is not None:
+        show(f"Operator token, valid until the service stops: {summary['operator_token']}")
+    show("Ctrl-C stops the service. The same command continues it.")

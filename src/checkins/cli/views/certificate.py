@@ -1,4 +1,4 @@
-"""Print a certificate: the guarantee, every method that was tried, and the assumptions."""
+"""Texts and tables of a certificate: the guarantee, every method of proof, and the assumptions."""
 
 from __future__ import annotations
 
@@ -12,25 +12,26 @@ from rich.text import Text
 
 from checkins import formatting
 from checkins.accounting import METHODS, Parameter
-from checkins.cli.terminal import listed, plain_table
+from checkins.cli.terminal import bullet_list, plain_table
 
 if TYPE_CHECKING:
     from checkins.accounting import Adjacency, Alternative, Calibration, Certificate
 
 PROVES, COMPARES = "proves", "compares"
-LOWER = "lower bound"
+LOWER_BOUND = "lower bound"
 
 
 def certificate_parts(certificate: Certificate) -> list[RenderableType]:
     """Return the guarantee, the table of methods, the assumptions and a legend."""
     return [
-        guarantee(certificate),
+        guarantee_sentence(certificate),
         methods_table(certificate),
-        *listed("Assumes", certificate.assumptions),
+        *bullet_list("Assumes", certificate.assumptions),
+        *_dummy_definition(certificate),
         *_against_server(certificate),
         Text(
             "Rounding: epsilon is rounded up and the lower bound down, to 4 digits."
-            f"{_roles(certificate)}",
+            f"{_role_legend(certificate)}",
             style="dim",
         ),
     ]
@@ -38,15 +39,15 @@ def certificate_parts(certificate: Certificate) -> list[RenderableType]:
 
 def calibration_parts(calibration: Calibration) -> list[RenderableType]:
     """Return the calibrated value and its certificate."""
-    value = safe_value(calibration.parameter, calibration.value)
-    found = Text.assemble(
+    value = calibrated_value_text(calibration.parameter, calibration.value)
+    headline = Text.assemble(
         (f"{calibration.parameter} = {value}", "bold"), " meets the target epsilon:"
     )
-    return [found, *certificate_parts(calibration.certificate)]
+    return [headline, *certificate_parts(calibration.certificate)]
 
 
-def safe_value(parameter: Parameter, value: float) -> str:
-    """Format the calibrated value with six digits. Rounding never increases epsilon."""
+def calibrated_value_text(parameter: Parameter, value: float) -> str:
+    """Format a calibrated value with six digits, rounded so that epsilon does not increase."""
     if parameter in (Parameter.SLOTS, Parameter.CAPACITY):
         return f"{int(value):,}"
     if parameter is Parameter.NOISE_MULTIPLIER:
@@ -54,56 +55,64 @@ def safe_value(parameter: Parameter, value: float) -> str:
     return formatting.down(value, 6)
 
 
-def guarantee(certificate: Certificate, *, several: str = "campaigns") -> Text:
-    """State the guarantee in one sentence. ``several`` says what is composed, such as runs."""
+def guarantee_sentence(certificate: Certificate, *, counted_noun: str = "campaigns") -> Text:
+    """Return the guarantee as a sentence. It calls several campaigns together ``counted_noun``."""
     count = certificate.campaigns
-    repeated = f", {count:,} {several} together" if count > 1 else ""
+    repeated = f", {count:,} {counted_noun} together" if count > 1 else ""
     sentence = Text.assemble(
         (f"epsilon <= {formatting.up(certificate.epsilon)}", "bold green"),
         f" at delta = {certificate.delta!r} ({certificate.adjacency}{repeated}),"
         f" proved by {METHODS[certificate.method].partition(':')[0]}",
     )
     if certificate.epsilon_lower > 0.0:
-        least = formatting.down(certificate.epsilon_lower)
-        sentence.append(f". Lower bound: epsilon >= {least} for {_tight_case(certificate)}")
+        lower = formatting.down(certificate.epsilon_lower)
+        sentence.append(f". Lower bound: epsilon >= {lower} for {_lower_bound_case(certificate)}")
     return sentence.append(".")
 
 
 def methods_table(certificate: Certificate) -> Table:
-    """Return a row per method: the best, the other proofs, then the comparisons."""
+    """Return a table with a row per method: the best bound, other bounds, then other protocols."""
     table = plain_table("method", "epsilon", "role", "note", right=("epsilon",))
 
-    def rank(other: Alternative) -> tuple[bool, bool, bool]:
-        return other.method != certificate.method, not other.proves, math.isinf(other.epsilon)
+    def rank(bound: Alternative) -> tuple[bool, bool, bool]:
+        return bound.method != certificate.method, not bound.proves, math.isinf(bound.epsilon)
 
-    for other in sorted(certificate.alternatives, key=rank):
-        best = other.method == certificate.method
-        style = "bold" if best else "" if other.proves else "dim"
-        role = "" if math.isinf(other.epsilon) else PROVES if other.proves else COMPARES
-        table.add_row(other.method, formatting.up(other.epsilon), role, other.note, style=style)
+    for bound in sorted(certificate.alternatives, key=rank):
+        best = bound.method == certificate.method
+        style = "bold" if best else "" if bound.proves else "dim"
+        role = "" if math.isinf(bound.epsilon) else PROVES if bound.proves else COMPARES
+        table.add_row(bound.method, formatting.up(bound.epsilon), role, bound.note, style=style)
     if certificate.epsilon_lower > 0.0:
         lower = formatting.down(certificate.epsilon_lower)
-        table.add_row(LOWER, lower, "", f"epsilon is at least this for {_tight_case(certificate)}")
+        note = f"epsilon is at least this for {_lower_bound_case(certificate)}"
+        table.add_row(LOWER_BOUND, lower, "", note)
     return table
 
 
-def _roles(certificate: Certificate) -> str:
-    """Explain the words of the column role that occur in the table of methods."""
-    words = f' In the column role, "{PROVES}" marks a bound on the epsilon of this protocol'
-    shown = (other for other in certificate.alternatives if math.isfinite(other.epsilon))
-    if any(not other.proves for other in shown):
-        words += f', and "{COMPARES}" the epsilon of another protocol with the same parameters'
-    return f"{words}."
+def _dummy_definition(certificate: Certificate) -> list[RenderableType]:
+    """Return the sentence that defines a dummy, if an assumption mentions dummies."""
+    if not any("dumm" in assumption for assumption in certificate.assumptions):
+        return []
+    return ["A dummy is a report that the server draws in place of a missing report."]
 
 
-def _tight_case(certificate: Certificate) -> str:
-    """Return what the lower bound is for. Rounding to a grid may lower epsilon slightly."""
-    rounded = " without rounding to the grid" if certificate.variation > 0.0 else ""
-    return certificate.epsilon_lower_of + rounded
+def _role_legend(certificate: Certificate) -> str:
+    """Return the sentence that explains the words in the column role of the table of methods."""
+    legend = f' In the column role, "{PROVES}" marks a bound on the epsilon of this protocol'
+    finite = (bound for bound in certificate.alternatives if math.isfinite(bound.epsilon))
+    if any(not bound.proves for bound in finite):
+        legend += f', and "{COMPARES}" marks the epsilon of another protocol, for comparison'
+    return f"{legend}."
+
+
+def _lower_bound_case(certificate: Certificate) -> str:
+    """Return the case in which the lower bound holds. Rounding to a grid may lower epsilon."""
+    unrounded = ", if values are not rounded to a grid" if certificate.variation > 0.0 else ""
+    return certificate.epsilon_lower_of + unrounded
 
 
 def _against_server(certificate: Certificate) -> list[RenderableType]:
-    """Return the guarantee against the server. Return an empty list if it is not computed."""
+    """Return the guarantee against the server itself, or an empty list if it is not computed."""
     local = certificate.against_server
     if local is None:
         return []
@@ -114,35 +123,35 @@ def _against_server(certificate: Certificate) -> list[RenderableType]:
     return [f"Against the server: {bound}{local.note}."]
 
 
-def side_by_side(title: str, certificates: Mapping[Adjacency, Certificate]) -> Table:
-    """Return a table of methods for one design, with a column per neighbour relation."""
+def methods_by_adjacency(title: str, certificates: Mapping[Adjacency, Certificate]) -> Table:
+    """Return a table of methods for one design, with a column for each neighbour relation."""
     names = [str(adjacency) for adjacency in certificates]
     table = plain_table("method", *names, "role", right=names, title=title)
-    rows: dict[str, bool] = {}
-    for certificate in certificates.values():
-        rows[certificate.method] = True
-        rows |= {other.method: other.proves for other in certificate.alternatives}
-    for method in sorted(rows, key=lambda method: not rows[method]):
+    columns, proves_by_method = list(certificates.values()), dict[str, bool]()
+    for certificate in columns:
+        proves_by_method[certificate.method] = True
+        proves_by_method |= {bound.method: bound.proves for bound in certificate.alternatives}
+    for method in sorted(proves_by_method, key=lambda method: not proves_by_method[method]):
         table.add_row(
             method,
-            *(_shown(epsilon_by(method, each), formatting.up) for each in certificates.values()),
-            PROVES if rows[method] else COMPARES,
+            *(_cell(epsilon_of_method(method, each), formatting.up) for each in columns),
+            PROVES if proves_by_method[method] else COMPARES,
         )
-    lower = [_shown(epsilon_by(LOWER, each), formatting.down) for each in certificates.values()]
-    of = " / ".join(dict.fromkeys(_tight_case(each) for each in certificates.values()))
-    table.add_row(LOWER, *lower, f"epsilon is at least this for {of}")
+    lower = [_cell(epsilon_of_method(LOWER_BOUND, each), formatting.down) for each in columns]
+    cases = " / ".join(dict.fromkeys(_lower_bound_case(each) for each in columns))
+    table.add_row(LOWER_BOUND, *lower, f"epsilon is at least this for {cases}")
     return table
 
 
-def epsilon_by(method: str, certificate: Certificate) -> float:
+def epsilon_of_method(method: str, certificate: Certificate) -> float:
     """Return the epsilon of a method, or NaN if the certificate does not have the method."""
-    if method == LOWER:
+    if method == LOWER_BOUND:
         return certificate.epsilon_lower
     if method == certificate.method:
         return certificate.epsilon
-    found = (other.epsilon for other in certificate.alternatives if other.method == method)
-    return next(found, math.nan)
+    epsilons = (bound.epsilon for bound in certificate.alternatives if bound.method == method)
+    return next(epsilons, math.nan)
 
 
-def _shown(epsilon: float, rounded: Callable[[float], str]) -> str:
+def _cell(epsilon: float, rounded: Callable[[float], str]) -> str:
     return "" if math.isnan(epsilon) else rounded(epsilon)

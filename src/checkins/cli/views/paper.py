@@ -1,4 +1,4 @@
-"""Print and plot the paper's Table 1, Figure 2 and theorems.
+"""Tables and plots of the paper's Table 1, Figure 2 and theorems.
 
 Plots are saved as PNG. matplotlib is imported only if a plot is drawn.
 """
@@ -16,18 +16,19 @@ from rich.text import Text
 
 from checkins import formatting
 from checkins.accounting.paper.tables import Curve, SheetRow, TableRow
-from checkins.cli.terminal import listed, plain_table
+from checkins.cli.terminal import bullet_list, plain_table
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 MOST_CLIENTS_OR_SLOTS = 10_000_000
-"""Largest number of clients or slots, because sums over more terms would take minutes."""
+"""Largest number of clients or slots of `theorems`. Sums over more terms would take minutes."""
 
-SHOWN_LOCAL_EPSILONS = (0.1, 0.25, 0.5, 1.0, 1.5, 2.0, 3.0)
+TABLE_LOCAL_EPSILONS = (0.1, 0.25, 0.5, 1.0, 1.5, 2.0, 3.0)
+"""Values of the local epsilon ε₀ in the printed table of Figure 2."""
 FIGURE2_LOCAL_EPSILONS = tuple(round(0.05 * step, 2) for step in range(1, 61))
-"""Values of ε₀ in the plot of Figure 2."""
+"""Values of the local epsilon ε₀ in the plot of Figure 2."""
 
 BLUE, ORANGE, GREEN = "#0072b2", "#d55e00", "#009e73"
 PURPLE, GREY, RED = "#aa4499", "#8a8a8a", "#cc3311"
@@ -35,9 +36,9 @@ COLOURS = (BLUE, ORANGE, GREEN, PURPLE)
 
 
 def table1_parts(rows: Sequence[TableRow], setting: Mapping[str, float]) -> list[RenderableType]:
-    """Return Table 1 with its setting."""
+    """Return Table 1 with the parameters at which it is evaluated."""
     local_epsilon = setting["local_epsilon"]
-    table = plain_table("source", "order", "epsilon", "proved by", right=("epsilon",))
+    table = plain_table("amplified by", "order", "epsilon", "proved by", right=("epsilon",))
     for row in rows:
         vacuous = row.epsilon > local_epsilon
         table.add_row(
@@ -45,47 +46,49 @@ def table1_parts(rows: Sequence[TableRow], setting: Mapping[str, float]) -> list
         )
     return [
         (
-            f"Table 1: epsilon after one epoch, replace-one, {setting['clients']:,} clients,"
-            f" local epsilon E = {local_epsilon:g}, delta = {setting['delta']!r}."
+            f"Table 1: epsilon after one pass over {setting['clients']:,} clients, replace-one,"
+            f" local epsilon ε₀ = {local_epsilon:g}, delta = {setting['delta']!r}."
         ),
         table,
         Text(
-            f"*: vacuous, because epsilon <= {local_epsilon:g} without amplification."
-            " Epsilon is rounded up.",
+            f"*: vacuous, because epsilon <= {local_epsilon:g} even without amplification."
+            " Epsilon is rounded up. docs/references.bib lists the papers in brackets.",
             style="dim",
         ),
     ]
 
 
 def figure2_parts(curves: Sequence[Curve], setting: Mapping[str, float]) -> list[RenderableType]:
-    """Return the values of Figure 2 at some local epsilons."""
+    """Return the table of Figure 2, at ``TABLE_LOCAL_EPSILONS``."""
     names = [f"n={curve.clients:.0e}".replace("e+0", "e") for curve in curves]
-    table = plain_table("E", "theorem", *names, right=("E", *names))
+    table = plain_table("ε₀", "theorem", *names, right=("ε₀", *names))
     grid = curves[0].local_epsilons
-    for wanted in SHOWN_LOCAL_EPSILONS:
-        at = int(abs(grid - wanted).argmin())
-        for title, kind in (("this paper", "this_paper"), ("EFMRTT19", "earlier")):
-            bounds = [float(getattr(curve, kind)[at]) for curve in curves]
+    for local_epsilon in TABLE_LOCAL_EPSILONS:
+        index = int(abs(grid - local_epsilon).argmin())
+        for title, field in (("Theorem 5.1", "this_paper"), ("earlier", "earlier")):
+            bounds = [float(getattr(curve, field)[index]) for curve in curves]
             table.add_row(
-                f"{grid[at]:g}" if kind == "this_paper" else "",
+                f"{grid[index]:g}" if field == "this_paper" else "",
                 title,
-                *(formatting.up(bound) + ("*" if bound > grid[at] else " ") for bound in bounds),
+                *(formatting.up(bound) + ("*" if bound > grid[index] else " ") for bound in bounds),
             )
     return [
         (
-            "Figure 2: epsilon after shuffling n reports of epsilon E each, replace-one,"
+            "Figure 2: epsilon after shuffling n reports with local epsilon ε₀ each, replace-one,"
             f" delta = {setting['delta']!r}."
         ),
         table,
         Text(
-            "*: vacuous, because epsilon <= E without amplification. Epsilon is rounded up.",
+            "*: vacuous, because epsilon <= ε₀ even without amplification. Epsilon is rounded"
+            ' up. "Theorem 5.1" is the bound of the paper, "earlier" the one of Erlingsson et al.'
+            " (2019).",
             style="dim",
         ),
     ]
 
 
 def theorems_parts(rows: Sequence[SheetRow], setting: Mapping[str, float]) -> list[RenderableType]:
-    """Return the value of every statement, or why its preconditions do not hold."""
+    """Return a table with the value of every statement, or why its preconditions do not hold."""
     table = plain_table("statement", "value", "total δ", right=("value", "total δ"))
     refusals: list[str] = []
     for row in rows:
@@ -98,22 +101,29 @@ def theorems_parts(rows: Sequence[SheetRow], setting: Mapping[str, float]) -> li
             value = formatting.nearest(row.value)
         total = "" if row.total_delta is None else formatting.nearest(row.total_delta)
         table.add_row(row.statement, value, total)
-    where = ", ".join(f"{name.replace('_', ' ')} {value:,g}" for name, value in setting.items())
+    parameters = ", ".join(
+        f"{name.replace('_', ' ')} {value:,g}" for name, value in setting.items()
+    )
     return [
-        f"Every statement of the paper, replace-one, at {where}.",
+        f"Every statement of the paper, for replace-one neighbours, with {parameters}.",
         table,
-        *listed(
+        *bullet_list(
             "Refused, because the preconditions of the statement do not hold",
             refusals,
             numbered=True,
         ),
-        Text("Values are rounded to nearest, so they are examples and not bounds.", style="dim"),
+        Text(
+            "Values are rounded to nearest, so they are examples and not bounds. approximate:"
+            " for reports with a local delta above 0; total δ is then the delta of the guarantee,"
+            " larger than delta. at total δ: the bound whose total δ is the delta above.",
+            style="dim",
+        ),
     ]
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One curve. Points that are NaN are not drawn."""
+    """One line of a plot. Points that are NaN are not drawn."""
 
     label: str
     x: Sequence[float]
@@ -135,7 +145,7 @@ def draw_lines(
     y_limits: tuple[float, float] | None = None,
 ) -> None:
     """Plot lines with a logarithmic y axis."""
-    figure, axes = _blank(title, x_label, y_label)
+    figure, axes = _new_plot(title, x_label, y_label)
     for line in lines:
         axes.plot(
             line.x,
@@ -161,7 +171,7 @@ def draw_table1(rows: Sequence[TableRow], path: Path, *, setting: Mapping[str, f
         f"Table 1: n = {setting['clients']:,}, ε₀ = {setting['local_epsilon']:g},"
         f" δ = {setting['delta']:g}"
     )
-    figure, axes = _blank(title, "ε after one epoch (dotted: ε₀, without amplification)", "")
+    figure, axes = _new_plot(title, "ε after one epoch (dotted: ε₀, without amplification)", "")
     names = [row.source for row in rows][::-1]
     epsilons = [row.epsilon for row in rows][::-1]
     colours = [BLUE if "check-ins" in name else GREY for name in names]
@@ -201,7 +211,7 @@ def draw_theorems(setting: Mapping[str, float], path: Path) -> None:
 
     slots, participation, delta = int(setting["slots"]), setting["participation"], setting["delta"]
     grid = np.linspace(0.1, 4.0, 27).tolist()
-    found: dict[str, list[float]] = {"paper": [], "add": [], "upper": [], "lower": []}
+    epsilons: dict[str, list[float]] = {"paper": [], "add": [], "upper": [], "lower": []}
     for local_epsilon in grid:
         design = Design(
             Protocol.FIXED,
@@ -213,21 +223,23 @@ def draw_theorems(setting: Mapping[str, float], path: Path) -> None:
             certify(design, delta=delta, adjacency=adjacency, compare=False)
             for adjacency in (Adjacency.ADD_REMOVE, Adjacency.REPLACE_ONE)
         )
-        found["paper"].append(
+        epsilons["paper"].append(
             statements.fixed_window(slots=slots, participation=participation).epsilon(
                 local_epsilon=local_epsilon, delta=delta
             )
         )
-        found["add"].append(add.epsilon)
-        found["upper"].append(replace.epsilon)
-        found["lower"].append(replace.epsilon_lower)
+        epsilons["add"].append(add.epsilon)
+        epsilons["upper"].append(replace.epsilon)
+        epsilons["lower"].append(replace.epsilon_lower)
     draw_lines(
         [
             Line("no amplification: ε = ε₀", grid, grid, GREY),
-            Line("paper, Theorem 3.2 (replace-one)", grid, found["paper"], ORANGE),
-            Line("exact, replace-one", grid, found["upper"], BLUE),
-            Line("lower bound for some randomizer, replace-one", grid, found["lower"], BLUE, ":"),
-            Line("exact, add/remove", grid, found["add"], GREEN),
+            Line("paper, Theorem 3.2 (replace-one)", grid, epsilons["paper"], ORANGE),
+            Line("exact, replace-one", grid, epsilons["upper"], BLUE),
+            Line(
+                "lower bound for some randomizer, replace-one", grid, epsilons["lower"], BLUE, ":"
+            ),
+            Line("exact, add/remove", grid, epsilons["add"], GREEN),
         ],
         path,
         title=f"Fixed window: m = {slots:,}, p₀ = {participation:g}, δ = {delta:g}",
@@ -237,16 +249,16 @@ def draw_theorems(setting: Mapping[str, float], path: Path) -> None:
 
 
 def new_figure(width: float, height: float) -> Figure:
-    """Create a figure without a window."""
+    """Create a figure of this size in inches, without opening a window."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(width, height), dpi=150, layout="constrained")
-    FigureCanvasAgg(figure)  # no window is opened, even if MPLBACKEND asks for one
+    FigureCanvasAgg(figure)  # opens no window, even if MPLBACKEND is set
     return figure
 
 
-def _blank(title: str, x_label: str, y_label: str) -> tuple[Figure, Axes]:
+def _new_plot(title: str, x_label: str, y_label: str) -> tuple[Figure, Axes]:
     figure = new_figure(8.0, 5.0)
     axes = figure.add_subplot()
     style_axes(axes, title)
@@ -265,5 +277,5 @@ def style_axes(axes: Axes, title: str) -> None:
 
 
 def save(figure: Figure, path: Path) -> None:
-    """Write the figure as a file."""
+    """Write the figure to a PNG file."""
     figure.savefig(path, metadata={"Software": "checkins"})

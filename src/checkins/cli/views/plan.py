@@ -1,4 +1,4 @@
-"""Prompt for missing options of a plan, and print the design and its alternatives.
+"""Prompts for the missing options of `checkins plan`, and the tables of its result.
 
 Prompts are printed on standard error. A prompt for a value that privacy depends on has no default.
 """
@@ -19,8 +19,8 @@ from checkins import formatting, validate
 from checkins.accounting import Adjacency
 from checkins.cli import params
 from checkins.cli.params import GivenOptions
-from checkins.cli.terminal import listed, plain_table
-from checkins.cli.views.certificate import guarantee
+from checkins.cli.terminal import bullet_list, plain_table
+from checkins.cli.views.certificate import guarantee_sentence
 from checkins.errors import InvalidValue
 from checkins.planning.explain import duration_text
 from checkins.planning.question import MOST_CLIENTS, MOST_DIMENSION
@@ -31,45 +31,45 @@ if TYPE_CHECKING:
     from checkins.planning import Plan
 
 BYTE_UNITS = ((1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
-OTHER = "other"
+OTHER_TASK = "other"
 
 
 class _PlainPrompt(Prompt):
-    """A prompt that ends with a space and not with a colon, because its text is a question."""
+    """A prompt without a colon at its end, because its text is a question."""
 
     prompt_suffix = " "
 
 
 @dataclass(frozen=True, slots=True)
 class OptionPrompt:
-    """A prompt for one option: its question, an explanation, and a check of the answer."""
+    """A prompt for one option. ``check`` raises ``InvalidValue`` if the answer is not valid."""
 
     name: str
-    words: str
-    explained: str
+    question_text: str
+    explanation: str
     check: Callable[[str], object]
     choices: tuple[str, ...] = ()
     default: str | None = None
 
 
-REQUIRED = (
+REQUIRED_PROMPTS = (
     OptionPrompt(
         "population",
         "How many clients are there?",
-        "A range such as 15000..20000, or one number. Most designs have the same epsilon for any"
-        " number of clients.",
+        "A range such as 15000..20000, or one number. The epsilon of most designs does not depend"
+        " on it.",
         lambda text: params.population(text, most=MOST_CLIENTS),
     ),
     OptionPrompt(
         "epsilon",
         "What is the privacy budget, epsilon?",
-        "Below 1 the guarantee is strong. Above 10 it is very weak.",
+        "A guarantee with epsilon below 1 is strong, above 10 very weak.",
         lambda text: params.number("epsilon", text, validate.positive),
     ),
     OptionPrompt(
         "delta",
         "At what delta?",
-        "Roughly the probability that the guarantee fails. Choose it far below 1 / clients.",
+        "Roughly the probability that the guarantee fails. Choose a delta far below 1 / clients.",
         lambda text: params.number("delta", text, validate.open_unit),
     ),
     OptionPrompt(
@@ -80,33 +80,35 @@ REQUIRED = (
         choices=tuple(Adjacency),
     ),
 )
-TASK = OptionPrompt(
+TASK_PROMPT = OptionPrompt(
     "task",
     "What is learned? [patients/fashion-mnist/synthetic/FILE/other]",
     "A built-in task, the name of a campaign file, or other.",
     str,
-    default=OTHER,
+    default=OTHER_TASK,
 )
-DIMENSION = OptionPrompt(
+DIMENSION_PROMPT = OptionPrompt(
     "dimension",
     "How many parameters does the model have?",
-    "Each parameter is uploaded and gets noise.",
+    "A report has one number per parameter, and each number gets noise.",
     lambda text: params.integer("dimension", text, most=MOST_DIMENSION),
 )
 
 
-def completed(given: GivenOptions, *, check_task: Callable[[str], object]) -> GivenOptions:
-    """Prompt for each required option that is missing. Return the completed options."""
+def with_prompted_options(
+    given: GivenOptions, *, check_task: Callable[[str], object]
+) -> GivenOptions:
+    """Prompt for each required option that is missing. Return all options."""
     answers: dict[str, str] = dict(given.texts)
-    missing = [prompt for prompt in REQUIRED if prompt.name not in answers]
-    unknown = "task" not in answers and "dimension" not in answers
-    if not missing and not unknown:
+    missing = [prompt for prompt in REQUIRED_PROMPTS if prompt.name not in answers]
+    needs_task = "task" not in answers and "dimension" not in answers
+    if not missing and not needs_task:
         return given
     console = Console(stderr=True, highlight=False)
-    if unknown:
+    if needs_task:
         _ask_for_task(answers, console, check_task)
     for prompt in missing:
-        answers[prompt.name] = ask(prompt, console)
+        answers[prompt.name] = prompt_until_valid(prompt, console)
     console.print()
     return given.replacing(**answers)
 
@@ -115,87 +117,94 @@ def _ask_for_task(
     answers: dict[str, str], console: Console, check_task: Callable[[str], object]
 ) -> None:
     def check(text: str) -> object:
-        return text if text == OTHER else check_task(text)
+        return text if text == OTHER_TASK else check_task(text)
 
-    task = ask(TASK, console, check=check)
-    if task == OTHER:
-        answers["dimension"] = ask(DIMENSION, console)
+    task = prompt_until_valid(TASK_PROMPT, console, check=check)
+    if task == OTHER_TASK:
+        answers["dimension"] = prompt_until_valid(DIMENSION_PROMPT, console)
     else:
         answers["task"] = task
 
 
-def ask(
-    question: OptionPrompt, console: Console, *, check: Callable[[str], object] | None = None
+def prompt_until_valid(
+    prompt: OptionPrompt, console: Console, *, check: Callable[[str], object] | None = None
 ) -> str:
     """Prompt until the answer is valid. Print what is wrong with an invalid answer."""
     console.print()
-    console.print(Text(question.explained, style="dim"))
-    words, choices = Text(question.words), list(question.choices) or None
+    console.print(Text(prompt.explanation, style="dim"))
+    question_text, choices = Text(prompt.question_text), list(prompt.choices) or None
     while True:
-        if question.default is None:
-            answer = _PlainPrompt.ask(words, console=console, choices=choices)
+        if prompt.default is None:
+            answer = _PlainPrompt.ask(question_text, console=console, choices=choices)
         else:
-            answer = _PlainPrompt.ask(words, console=console, default=question.default)
+            answer = _PlainPrompt.ask(question_text, console=console, default=prompt.default)
         answer = (answer or "").strip()
         try:
-            (check or question.check)(answer)
+            (check or prompt.check)(answer)
         except InvalidValue as error:
             console.print(Text(f"{error.expected}", style="red"))
             continue
         return answer
 
 
-def plan_parts(plan: Plan, *, place: str | None) -> Iterator[RenderableType]:
-    """Return the recommended design, the reasons, the alternatives and the next steps."""
+def plan_parts(plan: Plan, *, out: str | None) -> Iterator[RenderableType]:
+    """Yield the recommended design, the reasons for it, other designs and the next steps.
+
+    ``out`` is the file that was written, or None.
+    """
     best = plan.recommended
     yield Text.assemble(("Recommended: ", "bold"), (best.label, "bold green"))
-    yield guarantee(plan.certificate, several="runs")
-    yield _design(plan)
-    yield from listed(
+    yield guarantee_sentence(plan.certificate, counted_noun="runs")
+    yield _design_table(plan)
+    yield from bullet_list(
         "Why",
         (
             Text.assemble(reason.sentence, " ", (f"[{reason.theorem}]", "dim"))
             for reason in plan.reasons
         ),
     )
-    yield _front(plan)
+    yield _front_table(plan)
     yield Text(
         f"*: recommended. epsilon: certified, rounded up, at delta = {best.target.delta!r}"
-        f" ({best.target.adjacency}). proxy: estimate of the error; smaller is better. time: of all"
-        " runs. upload: per client. noise: noise multiplier, or local epsilon. design: the"
-        " protocol; runs x slots (no x: one run); the window of a sliding protocol; p, the"
-        " participation, if it is below 1; and who adds the Gaussian noise, or the name of another"
-        " randomizer.",
+        f" ({best.target.adjacency}). proxy: estimate of the error; smaller is better. time:"
+        " duration of all runs. upload: average upload of a client in all runs. noise: noise"
+        " multiplier, or local epsilon if the noise is not Gaussian. design: the protocol, if it is"
+        " not fixed; runs x slots (no x: one run); the window of a sliding protocol; p, the"
+        " participation, if it is below 1; and client or server, which adds the Gaussian noise, or"
+        " the name of another randomizer.",
         style="dim",
     )
     yield ""
-    yield from listed(
-        "If the number of clients differs from the plan",
+    yield from bullet_list(
+        "If the number of clients differs from the planned number",
         (row.sentence for row in plan.sensitivity if row.factor != 1.0),
     )
-    yield from _next(plan, place)
+    yield from _next_steps(plan, out)
 
 
-def _design(plan: Plan) -> RenderableType:
+def _design_table(plan: Plan) -> RenderableType:
     best = plan.recommended
     candidate, metrics, load = best.candidate, best.metrics, best.metrics.slot_load
-    level = "noise multiplier" if candidate.is_gaussian else "local epsilon"
-    where = f" at the {candidate.noise_at}" if candidate.is_gaussian else ""
+    level_name = "noise multiplier" if candidate.is_gaussian else "local epsilon"
+    noise_place = f" at the {candidate.noise_at}" if candidate.is_gaussian else ""
     runs = f" in each of {candidate.repeats:,} runs" if candidate.repeats > 1 else ""
-    unused = "dummies" if candidate.has_dummies else "empty slots"
+    unused_name, unused_of = "empty slots", "slots"
+    if candidate.has_dummies:
+        unused_name, unused_of = "dummies", "reports"
+    reports = _count_text(metrics.clients_per_step)
     rows = {
         "protocol": str(candidate.protocol),
         "slots": f"{candidate.slots:,}{runs}",
         "window": None if candidate.window is None else f"{candidate.window:,} slots",
         "participation": f"{candidate.participation:g}",
-        "capacity": None if best.capacity is None else f"{best.capacity}",
-        "minibatch": f"{candidate.minibatch:,}" if candidate.minibatch > 1 else None,
-        "randomizer": f"{candidate.randomizer}{where}",
-        level: f"{best.level:g}",
-        "model steps": f"{metrics.steps:,}, about {_few(metrics.clients_per_step)} reports each",
-        "noise per step": f"{metrics.noise_per_step:.3g} times the clip norm per coordinate",
-        unused: f"{load.dummies_share:.1%}",
-        "time": f"{duration_text(load.duration_s)}, {load.slot_s:g} s per slot",
+        "capacity": None if best.capacity is None else f"{best.capacity} check-ins per slot",
+        "minibatch": f"{candidate.minibatch:,} slots" if candidate.minibatch > 1 else None,
+        "randomizer": f"{candidate.randomizer}{noise_place}",
+        level_name: f"{best.level:g}",
+        "model steps": f"{metrics.steps:,}, each with about {reports} reports",
+        "noise per step": f"{metrics.noise_per_step:.3g} times the clip norm, in each coordinate",
+        unused_name: f"{load.dummies_share:.1%} of all {unused_of}",
+        "time": f"{duration_text(load.duration_s)} in total, {load.slot_s:g} s per slot",
         "upload": f"{bytes_text(best.load)} per client on average",
     }
     table = Table.grid(padding=(0, 2))
@@ -205,41 +214,41 @@ def _design(plan: Plan) -> RenderableType:
     return Padding(table, (1, 0, 1, 2))
 
 
-def _front(plan: Plan) -> RenderableType:
+def _front_table(plan: Plan) -> RenderableType:
     numbers = ("epsilon", "proxy", "time", "upload", "noise")
     table = plain_table("", *numbers, "design", right=numbers, title="Pareto-optimal designs")
     for design in plan.front:
-        chosen = design is plan.recommended
+        is_recommended = design is plan.recommended
         table.add_row(
-            "*" if chosen else "",
+            "*" if is_recommended else "",
             formatting.up(design.epsilon),
             formatting.nearest(design.metrics.proxy, 3),
             duration_text(design.metrics.duration_s),
             bytes_text(design.load),
             f"{design.level:.4g}",
             design.label.replace(" slots", "").replace(" slot", "").replace("fixed, ", ""),
-            style="bold" if chosen else "",
+            style="bold" if is_recommended else "",
         )
     return table
 
 
-def _next(plan: Plan, place: str | None) -> Iterator[RenderableType]:
-    if place is None:
+def _next_steps(plan: Plan, out: str | None) -> Iterator[RenderableType]:
+    if out is None:
         yield "No file was written. Use --out FILE to write the campaign file."
         return
     missing = plan.campaign.missing
-    steps = {"check": "compute its certificate", "audit": "measure epsilon by attacks"}
+    steps = {"check": "compute its certificate", "audit": "measure its epsilon by attacks"}
     if "[task]" not in missing:
-        steps["simulate"] = "train on simulated clients"
+        steps["simulate"] = "train its model on simulated clients"
     table = Table.grid(padding=(0, 2))
-    for step, what in steps.items():
-        table.add_row(f"checkins {step} {place}", Text(what, style="dim"))
+    for step, purpose in steps.items():
+        table.add_row(f"checkins {step} {out}", Text(purpose, style="dim"))
     if not missing:
-        table.add_row(f"checkins serve {place} --start +60", Text("run it", style="dim"))
-    yield f"Wrote {place}. Next:"
+        table.add_row(f"checkins serve {out} --start +60", Text("run it in 60 s", style="dim"))
+    yield f"Wrote {out}. Next steps:"
     yield Padding(table, (0, 0, 0, 2))
     if missing:
-        yield Text(f"  (before it can be served, add: {', '.join(missing)})", style="dim")
+        yield Text(f"  (to serve it, first add to the file: {', '.join(missing)})", style="dim")
 
 
 def bytes_text(count: float) -> str:
@@ -254,5 +263,5 @@ def bytes_text(count: float) -> str:
     return f"{count:.3g} B"
 
 
-def _few(count: float) -> str:
+def _count_text(count: float) -> str:
     return f"{count:,.0f}" if count >= 10 else f"{count:.2g}"

@@ -1,4 +1,4 @@
-"""Progress bars, tables and files of a simulation."""
+"""The progress bars, tables and saved files of a simulation."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rich.text import Text
 
 from checkins import durable_file, formatting
 from checkins.cli import terminal
-from checkins.cli.terminal import listed, plain_table
+from checkins.cli.terminal import bullet_list, plain_table
 
 if TYPE_CHECKING:
     from checkins.simulation.engine.outcome import Outcome
@@ -23,23 +23,28 @@ if TYPE_CHECKING:
     from checkins.simulation.study import PreparedStudy
 
 MOST_BARS = 10
+"""If there are more jobs than this, one bar shows the progress of all of them."""
 NOT_PRIVATE = (
-    "The randomness comes from a seed and gives no privacy. The certificate does not cover a choice"
-    " of settings by these metrics."
+    "The randomness of a simulation comes from a seed and gives no privacy. If you choose settings"
+    " by these metrics, the certificate does not cover that choice."
 )
 METRICS = {"auc": "AUC", "accuracy": "accuracy", "loss": "loss"}
+"""Maps the name of a metric in the result to its label. The first metric is the main one."""
 
 
 @contextmanager
 def progress_bars(prepared: PreparedStudy, *, quiet: bool) -> Iterator[Callable[..., None] | None]:
-    """Yield a function that updates one bar per job. Yield None without a terminal."""
+    """Yield a function that updates the bar of a job. Yield None if there is no terminal.
+
+    A job is one training run, of a campaign or a baseline with one seed.
+    """
     count = "{task.completed:,.0f}/{task.total:,.0f} slots{task.fields[metrics]}"
     with terminal.progress("{task.description}", count, quiet=quiet) as bars:
         if bars is None:
             yield None
             return
         jobs, labels = prepared.jobs, prepared.labels
-        if together := len(jobs) > MOST_BARS:
+        if is_one_bar := len(jobs) > MOST_BARS:
             total = sum(job.slots for job in jobs)
             tasks = [bars.add_task(f"{len(jobs)} jobs", total=total, metrics="")] * len(jobs)
         else:
@@ -47,14 +52,14 @@ def progress_bars(prepared: PreparedStudy, *, quiet: bool) -> Iterator[Callable[
                 bars.add_task(label, total=job.slots, metrics="")
                 for job, label in zip(jobs, labels, strict=True)
             ]
-        done: dict[int, int] = {}
+        slots_by_job: dict[int, int] = {}
 
         def watch(number: int, slots: int, metrics: Mapping[str, float]) -> None:
-            done[number] = slots
+            slots_by_job[number] = slots
             epsilon = prepared.epsilon_so_far(number, slots)
             text = f" loss {metrics['loss']:.3f}" if "loss" in metrics else ""
             text += f" eps {formatting.up(epsilon, 3)}" if epsilon is not None else ""
-            completed = sum(done.values()) if together else slots
+            completed = sum(slots_by_job.values()) if is_one_bar else slots
             bars.update(tasks[number], completed=completed, metrics=text)
 
         yield watch
@@ -64,79 +69,82 @@ def result_parts(result: Mapping[str, Any], *, file: str) -> list[RenderableType
     """Return the tables of a simulation or a sweep."""
     if "sweep" in result:
         return _sweep_parts(result["sweep"])
-    return [*_headline(result, file), *_methods(result), *_foot(result)]
+    return [*_headline_parts(result, file), *_methods_parts(result), *_closing_parts(result)]
 
 
-def _where(result: Mapping[str, Any], *, complete: bool) -> str:
-    """Say on which rows the metrics are computed, and over how many seeds."""
-    found = "on the public holdout"
+def _metrics_source(result: Mapping[str, Any], *, complete: bool) -> str:
+    """Return a text: on which rows the metrics are computed, and over how many seeds."""
+    source = "on the public holdout"
     if result["metrics_on"] != "holdout":
-        found = "on the clients' own rows"
+        source = "on the clients' own rows"
     count = len(result["seeds"])
     seeds = "" if count == 1 else f": mean ± standard deviation over {count} seeds"
-    return f"{found}{'' if complete else ', so far'}{seeds}."
+    return f"{source}{'' if complete else ', so far'}{seeds}."
 
 
-def counted(count: int, one: str, many: str | None = None) -> str:
+def count_text(count: int, singular: str) -> str:
     """Format a count with its noun.
 
-    >>> counted(1, "slot"), counted(2000, "slot"), counted(1, "dummy", "dummies")
-    ('1 slot', '2,000 slots', '1 dummy')
+    >>> count_text(1, "slot"), count_text(2000, "slot")
+    ('1 slot', '2,000 slots')
     """
-    return f"{count:,} {one if count == 1 else many or one + 's'}"
+    return f"{count:,} {singular}{'' if count == 1 else 's'}"
 
 
-def _headline(result: Mapping[str, Any], file: str) -> list[RenderableType]:
-    name, due = result["campaign"]["name"], result["dummies_expected"]
-    expected = "" if due is None else f" (expected: {due:,.0f})"
+def _headline_parts(result: Mapping[str, Any], file: str) -> list[RenderableType]:
+    name, expected_dummies = result["campaign"]["name"], result["dummies_expected"]
+    expectation = "" if expected_dummies is None else f" (expected: {expected_dummies:,.0f})"
     parts: list[RenderableType] = [
         Text.assemble(
             ("Simulated", "bold"),
-            f" {name}: {counted(result['slots'], 'slot')},"
-            f" {counted(result['check_ins'], 'check-in')} of"
-            f" {counted(result['scenario']['clients'], 'client')},"
-            f" {counted(result['client_updates'], 'report')} used,"
-            f" {counted(result['dummies'], 'dummy', 'dummies')}{expected}.",
+            f" the campaign {name}: {count_text(result['slots'], 'slot')},"
+            f" {count_text(result['check_ins'], 'check-in')} of"
+            f" {count_text(result['scenario']['clients'], 'client')},"
+            f" {count_text(result['client_updates'], 'report')} used,"
+            f" {count_text(result['dummies'], 'dummy report')} drawn by the server{expectation}.",
         ),
         Text.assemble(
-            (_metrics(result), "bold green"), f" {_where(result, complete=result['complete'])}"
+            (_metrics_text(result), "bold green"),
+            f" {_metrics_source(result, complete=result['complete'])}",
         ),
-        _guarantee(result["certificate"]),
+        _guarantee_sentence(result["certificate"]),
     ]
     if not result["within_budget"]:
         budget = result["budget"]["epsilon"]
         parts.append(
             Text(
-                f"The campaign exceeds its budget, epsilon = {budget:g}. On real devices it would"
-                f" stop early: checkins check {shlex.quote(file)} says after how many slots.",
+                f"The campaign exceeds its budget, epsilon = {budget:g}. With real devices it would"
+                f" stop early; checkins check {shlex.quote(file)} shows after how many slots.",
                 style="bold red",
             )
         )
     return parts
 
 
-def _metrics(result: Mapping[str, Any]) -> str:
-    found = result["metrics"]
+def _metrics_text(result: Mapping[str, Any]) -> str:
+    metrics = result["metrics"]
     return ", ".join(
-        f"{word} {_with_spread(result, name)}" for name, word in METRICS.items() if name in found
+        f"{label} {_value_and_spread(result, name)}"
+        for name, label in METRICS.items()
+        if name in metrics
     )
 
 
-def _epsilon(value: float | None) -> str:
+def _epsilon_text(value: float | None) -> str:
     return formatting.up(math.inf if value is None else value)
 
 
-def _guarantee(certificate: Mapping[str, Any]) -> Text:
+def _guarantee_sentence(certificate: Mapping[str, Any]) -> Text:
     runs = certificate["campaigns"]
-    repeated = f", {runs:,} campaigns" if runs > 1 else ""
+    repeated = f", {runs:,} runs together" if runs > 1 else ""
     return Text.assemble(
-        (f"epsilon <= {_epsilon(certificate['epsilon'])}", "bold green"),
+        (f"epsilon <= {_epsilon_text(certificate['epsilon'])}", "bold green"),
         f" at delta = {certificate['delta']!r} ({certificate['adjacency']}{repeated}) for the same"
-        f" campaign on real devices, proved by the method {certificate['method']} and rounded up.",
+        f" campaign with real devices, proved by the method {certificate['method']}; rounded up.",
     )
 
 
-def _methods(result: Mapping[str, Any]) -> list[RenderableType]:
+def _methods_parts(result: Mapping[str, Any]) -> list[RenderableType]:
     if not result["baselines"]:
         return []
     names = [name for name in METRICS if name in result["metrics"]][:1]
@@ -144,11 +152,11 @@ def _methods(result: Mapping[str, Any]) -> list[RenderableType]:
         "method", *(METRICS[name] for name in names), "epsilon", "noise", right=("epsilon",)
     )
     certificate = result["certificate"]
-    ours = certificate["adjacency"]
+    adjacency = certificate["adjacency"]
     table.add_row(
         "check-ins",
-        *(_with_spread(result, name) for name in names),
-        _epsilon(certificate["epsilon"]),
+        *(_value_and_spread(result, name) for name in names),
+        _epsilon_text(certificate["epsilon"]),
         result["noise"],
         style="bold",
     )
@@ -160,41 +168,46 @@ def _methods(result: Mapping[str, Any]) -> list[RenderableType]:
             continue
         table.add_row(
             baseline["name"],
-            *(_with_spread(baseline, name) for name in names),
-            _epsilon(baseline["epsilon"]),
+            *(_value_and_spread(baseline, name) for name in names),
+            _epsilon_text(baseline["epsilon"]),
             baseline["noise"],
         )
-    compared = [
-        f"{other['name']}: {other['what']}"
-        + (f" ({other['adjacency']})" if other["adjacency"] not in (None, ours) else "")
-        for other in result["baselines"]
+    descriptions = [
+        f"{baseline['name']}: {baseline['what']}"
+        + (f" ({baseline['adjacency']})" if baseline["adjacency"] not in (None, adjacency) else "")
+        for baseline in result["baselines"]
     ]
-    return ["", table, *listed("Methods, all at the same delta", compared)]
+    unit = "In the column noise, a clip is the clip norm; the number is a standard deviation.\n"
+    return [
+        "",
+        table,
+        Text(unit, style="dim"),
+        *bullet_list("Baselines, all at the same delta", descriptions),
+    ]
 
 
-def _with_spread(found: Mapping[str, Any], name: str) -> str:
-    if name not in found["metrics"]:
+def _value_and_spread(result: Mapping[str, Any], name: str) -> str:
+    if name not in result["metrics"]:
         return ""
-    spread, value = found["spread"] or {}, found["metrics"][name]
-    more = f" ± {spread[name]:.2g}" if name in spread else ""
-    number = f"{value:.4f}" if abs(value) < 1e4 else f"{value:.3g}"  # a loss that diverged
-    return f"{number}{more}"
+    spread, value = result["spread"] or {}, result["metrics"][name]
+    deviation = f" ± {spread[name]:.2g}" if name in spread else ""
+    number = f"{value:.4f}" if abs(value) < 1e4 else f"{value:.3g}"  # shortens a loss that diverged
+    return f"{number}{deviation}"
 
 
-def _foot(result: Mapping[str, Any]) -> list[RenderableType]:
+def _closing_parts(result: Mapping[str, Any]) -> list[RenderableType]:
     rate = result["client_updates_per_second"]
-    speed = (
-        f"{result['seconds']:.1f} s of computation, {rate:,.0f} client updates/s once compiled. "
-    )
-    return [*listed("Notes", result["notes"]), Text(speed + NOT_PRIVATE, style="dim")]
+    duration = f"{result['seconds']:.1f} s of computation"
+    speed = f"{duration}, {rate:,.0f} client updates/s after compilation. "
+    return [*bullet_list("Notes", result["notes"]), Text(speed + NOT_PRIVATE, style="dim")]
 
 
 def _sweep_parts(results: Sequence[Mapping[str, Any]]) -> list[RenderableType]:
     first = results[0]
     keys = list(first["settings"])
     baselines = [baseline["name"] for baseline in first["baselines"]]
-    measured = next((result for result in results if result["metrics"]), first)
-    names = [name for name in METRICS if name in measured["metrics"]] or ["loss"]
+    with_metrics = next((result for result in results if result["metrics"]), first)
+    names = [name for name in METRICS if name in with_metrics["metrics"]] or ["loss"]
     names = names[:1] if baselines or len(keys) > 2 else names
     table = plain_table(
         *(key.rpartition(".")[2] for key in keys),
@@ -206,27 +219,28 @@ def _sweep_parts(results: Sequence[Mapping[str, Any]]) -> list[RenderableType]:
     for result in results:
         table.add_row(
             *(str(result["settings"][key]) for key in keys),
-            *(_with_spread(result, name) or "diverged" for name in names),
-            _epsilon(result["certificate"]["epsilon"]) + ("" if result["within_budget"] else " !"),
-            *(_with_spread(baseline, names[0]) or "-" for baseline in result["baselines"]),
+            *(_value_and_spread(result, name) or "diverged" for name in names),
+            _epsilon_text(result["certificate"]["epsilon"])
+            + ("" if result["within_budget"] else " !"),
+            *(_value_and_spread(baseline, names[0]) or "-" for baseline in result["baselines"]),
         )
     complete = all(result["complete"] for result in results)
     head = Text.assemble(
         ("Simulated", "bold"),
-        f" {first['campaign']['name']}, {counted(len(results), 'setting')}; metrics are"
-        f" {_where(first, complete=complete)}",
+        f" the campaign {first['campaign']['name']} with {count_text(len(results), 'setting')}."
+        f" Metrics are {_metrics_source(first, complete=complete)}",
     )
-    at = {
+    deltas = {
         f"{each['delta']!r} ({each['adjacency']})" for each in (r["certificate"] for r in results)
     }
-    legend = f"epsilon, rounded up, is at delta = {' or '.join(sorted(at))}."
+    legend = f"epsilon is rounded up, at delta = {' or '.join(sorted(deltas))}."
     if not all(result["within_budget"] for result in results):
-        legend += " !: epsilon exceeds the budget of the file."
+        legend += " !: epsilon exceeds the budget in the file."
     if baselines:
-        legend += f" Columns of baselines: {METRICS[names[0]]} at the epsilon of the row."
+        legend += f" The columns of baselines show {METRICS[names[0]]} at the epsilon of the row."
     notes = list(dict.fromkeys(note for result in results for note in result["notes"]))
-    foot = [legend, *listed("Notes", notes), Text(NOT_PRIVATE, style="dim")]
-    return [head, "", table, *foot]
+    legend_parts = [legend, *bullet_list("Notes", notes), Text(NOT_PRIVATE, style="dim")]
+    return [head, "", table, *legend_parts]
 
 
 def save(
@@ -235,23 +249,23 @@ def save(
     outcomes: Sequence[Outcome | None],
     out: Path,
 ) -> Path:
-    """Write report.html, result.json and the models of all seeds. Return the report's path.
+    """Write report.html, result.json and the models of all seeds. Return the path of report.html.
 
-    In a sweep, the file names of the n-th combination begin with model-n.
+    In a sweep, the models of the n-th combination of values have names that begin with model-n.
     """
     from checkins.simulation.report import write_report
     from checkins.simulation.workers import load_task
     from checkins.tasks.model import unflatten
 
     terminal.write_json(out / "result.json", result.as_json(), indent=1)
-    left = iter(outcomes)
+    remaining = iter(outcomes)
     for number, entry in enumerate(prepared.campaigns, 1):
-        done = [next(left) for group in entry.groups for _ in group.jobs]
-        first = "model" if len(prepared.campaigns) == 1 else f"model-{number}"
-        for job, outcome in zip(entry.groups[0].jobs, done, strict=False):
+        entry_outcomes = [next(remaining) for group in entry.groups for _ in group.jobs]
+        prefix = "model" if len(prepared.campaigns) == 1 else f"model-{number}"
+        for job, outcome in zip(entry.groups[0].jobs, entry_outcomes, strict=False):
             if outcome is not None:
                 shapes = load_task(job.task, job.folder).model.shapes
-                path = out / f"{first}-seed-{job.seed}.npz"
+                path = out / f"{prefix}-seed-{job.seed}.npz"
                 with durable_file.replacing(path) as file:
                     np.savez(file, allow_pickle=False, **unflatten(outcome.model, shapes))
     write_report(result, out / "report.html")
