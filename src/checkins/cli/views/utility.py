@@ -110,12 +110,13 @@ def _comparison_table(comparisons: tuple[Comparison, ...]) -> RenderableType:
 def _verdict_parts(results: UtilitySweep) -> list[RenderableType]:
     exceeding = [each for _, each in results.measured_risks if not each.share_of_bound <= 1.0]
     count = len(results.measured_risks)
+    largest_share = results.closest_to_bound.share_of_bound
     if not exceeding:
         return [
             Text.assemble(
                 (f"All {count} measured risks are below their bounds", "bold green"),
                 f"; {results.informative_bounds} of the bounds are not vacuous. The largest ratio"
-                f" of a risk to its bound is {formatting.up(results.closest_to_bound.share_of_bound, 2)}.",
+                f" of a risk to its bound is {formatting.up(largest_share, 2)}.",
             )
         ]
     lines = [
