@@ -237,7 +237,7 @@ MUTANTS = (
         (
             Change(
                 "service/workers/background_tasks.py",
-                "        loop.call_later(supervised.pause_s, self._begin, key)\n",
+                "        loop.call_later(supervised.pause_s, self._start_task, key)\n",
                 "",
             ),
         ),
@@ -255,8 +255,8 @@ MUTANTS = (
         (
             Change(
                 "service/store/database.py",
-                "PRAGMA busy_timeout = {CHECKPOINT_READERS_MS}",
-                "PRAGMA busy_timeout = {1000 * WAIT_S}",
+                "PRAGMA busy_timeout = {CHECKPOINT_READERS_TIMEOUT_MS}",
+                "PRAGMA busy_timeout = {1000 * WRITE_LOCK_TIMEOUT_S}",
             ),
         ),
         (f"{DATABASE}::test_writers_do_not_wait_for_a_checkpoint_that_waits_for_a_reader",),
@@ -315,13 +315,13 @@ MUTANTS = (
     Mutant(
         "hold-ignored",
         "slots are closed while the clock is not trusted",
-        (Change("service/runs/run_state_machine.py", " or database.clock.holds or ", " or "),),
+        (Change("service/runs/run_state_machine.py", " or database.clock.is_holding or ", " or "),),
         (f"{CLOCK_WATCH}::test_a_clock_that_was_set_closes_nothing_and_spends_nothing",),
     ),
     Mutant(
         "restart-confirms-clock",
         "a restarted coordinator trusts a clock that jumped before the restart",
-        (Change("service/runs/clock_watch.py", "is not None and not trust:", "is None:"),),
+        (Change("service/runs/clock_watch.py", "is not None and not trust_calendar:", "is None:"),),
         (f"{CLOCK_WATCH}::test_a_restart_does_not_confirm_a_clock_that_jumped",),
     ),
     Mutant(
@@ -411,8 +411,8 @@ MUTANTS = (
         (
             Change(
                 "service/store/participants.py",
-                "        last = rows[-1].receipt\n",
-                "        last = chr(0x10FFFF)\n",
+                "        last_receipt = rows[-1].receipt\n",
+                "        last_receipt = chr(0x10FFFF)\n",
             ),
         ),
         (f"{MEMORY}::test_sums_of_batches_are_exact[sqlite-everyone]",),
@@ -423,8 +423,8 @@ MUTANTS = (
         (
             Change(
                 "service/runs/client_requests.py",
-                "return await runner.load(participants.is_chosen, live_run.spec.id, slot, receipt)",
-                "return True",
+                "await runner.read_store(participants.is_chosen, live_run.spec.id, slot, receipt)",
+                "True",
             ),
         ),
         (f"{MEMORY}::test_room_is_for_reports_of_those_who_were_chosen[stranger]",),
@@ -444,7 +444,7 @@ MUTANTS = (
     Mutant(
         "allow-list-too-long",
         "an allow-list may have more keys than the declared population",
-        (Change("service/runs/opening.py", "listed > population.most:", "listed < 0:"),),
+        (Change("service/runs/opening.py", "allow_list_size > population.most:", "False:"),),
         (f"{POPULATION}::test_an_allow_list_longer_than_the_population_is_refused_at_the_start",),
     ),
     Mutant(
@@ -726,8 +726,8 @@ MUTANTS = (
         (
             Change(
                 "service/store/rollback_guard.py",
-                "    chosen = _state_folder() / name\n",
-                "    chosen = earlier\n",
+                "    path = _state_folder() / name\n",
+                "    path = earlier_path\n",
             ),
         ),
         ("tests/service/test_server.py::test_every_store_has_a_witness_of_its_own_outside_of_it",),

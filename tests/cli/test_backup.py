@@ -30,13 +30,13 @@ def test_a_store_in_use_is_copied_whole_and_marked(checkins, house: House, tmp_p
     told = json.loads(outcome.out)
     assert told == {"path": str(copy), "epoch": 1, "bytes": copy.stat().st_size}
     database = Database(f"sqlite:///{copy}")
-    with database.reading() as connection:
-        assert metadata.read(connection, metadata.COPY) == "yes"
-        held = ledgers.ledger_lines(connection, spec.population, after=0, most=99)
+    with database.read_transaction() as connection:
+        assert metadata.read(connection, metadata.COPY_ENTRY) == "yes"
+        held = ledgers.ledger_lines(connection, spec.population, after=0, limit=99)
     database.close()
     assert held == house.lines(spec)
-    with house.database.reading() as connection:
-        assert metadata.read(connection, metadata.COPY) is None
+    with house.database.read_transaction() as connection:
+        assert metadata.read(connection, metadata.COPY_ENTRY) is None
 
 
 def test_the_text_says_how_to_use_the_copy(checkins, house: House, tmp_path: Path) -> None:

@@ -191,7 +191,7 @@ def test_an_unreachable_postgresql_is_reported_in_one_line(
     outcome, served = serve(file, *store, "--log-file", tmp_path / "log")
     assert outcome.code == 1
     assert outcome.err.startswith("checkins: --store postgresql://ann:***@127.0.0.1:1/x: Postgre")
-    assert "did not take connections for 0 s: is it running" in outcome.err
+    assert "accepted no connections for 0 s: is it running" in outcome.err
     assert (outcome.err.count("\n"), "hidden-word" in outcome.err, served) == (1, False, [])
 
 
@@ -250,7 +250,7 @@ def test_another_campaign_on_the_same_people_is_refused_while_one_runs(
 def test_a_store_of_a_newer_version_is_refused(serve, file: Path, tmp_path: Path) -> None:
     database = Database(f"sqlite:///{tmp_path}/checkins.db")
     migrate(database)
-    with database.exclusive("test") as connection:
+    with database.exclusive_transaction("test") as connection:
         connection.exec_driver_sql("UPDATE alembic_version SET version_num = '9999'")
     database.close()
     refused(serve(file)[0], says="newer version of checkins")
@@ -285,7 +285,7 @@ def test_a_used_store_whose_witness_is_missing_is_served_with_a_warning(serve, f
     assert outcome.code == 0
     assert '"event": "witness-missing"' in outcome.err
     assert "checkins: " in outcome.err
-    assert "no such witness, though the store was used before (epoch 1, 1 entry" in outcome.err
+    assert "no such witness, but the store was used before (epoch 1, 1 entry" in outcome.err
     assert "name it with --witness" in outcome.err
     outcome, _ = serve(file)  # there is one again
     assert "no such witness" not in outcome.err

@@ -47,7 +47,7 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
     url: str = request.getfixturevalue("migrated_postgres")
     yield url
     database = Database(url)
-    with database.exclusive("tests") as connection:
+    with database.exclusive_transaction("tests") as connection:
         for table in reversed(schema.metadata.sorted_tables):
             connection.execute(table.delete())
     database.close()

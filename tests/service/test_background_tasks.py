@@ -21,7 +21,7 @@ threads = DaemonThreads(2, name="test")
 begun = threading.Event()
 threads.submit(lambda: (begun.set(), threading.Event().wait()))
 begun.wait()
-print(threads.stop(within_s=0.01))
+print(threads.stop(timeout_s=0.01))
 """
 
 
@@ -73,7 +73,7 @@ def test_a_task_that_dies_is_due_again_at_once(monkeypatch) -> None:
         tasks.supervise("clock", work)
         for _ in range(3):
             await asyncio.sleep(0)
-        assert (due, tasks.failing) == ([background_tasks.FIRST_PAUSE_S], ["clock"])
+        assert (due, tasks.failing_kinds) == ([background_tasks.FIRST_PAUSE_S], ["clock"])
 
     asyncio.run(main())
 
@@ -107,7 +107,7 @@ def test_a_task_that_returns_is_over() -> None:
         tasks.supervise("clock", work)
         for _ in range(5):
             await asyncio.sleep(0.002)
-        assert (lives, restarted, tasks.failing) == (1, [], [])
+        assert (lives, restarted, tasks.failing_kinds) == (1, [], [])
 
     played(scenario)
 
@@ -123,15 +123,15 @@ def test_a_task_is_failing_from_its_death_until_it_works() -> None:
                 raise ValueError
             again.set()
             await working.wait()
-            tasks.succeeded("clock", name="a")
+            tasks.record_success("clock", name="a")
             await asyncio.Event().wait()
 
         tasks.supervise("clock", work, name="a")
-        assert tasks.failing == []
+        assert tasks.failing_kinds == []
         await again.wait()
-        assert tasks.failing == ["clock"]
+        assert tasks.failing_kinds == ["clock"]
         working.set()
-        await until(lambda: not tasks.failing)
+        await until(lambda: not tasks.failing_kinds)
 
     played(scenario)
 
@@ -152,7 +152,7 @@ def test_pauses_grow_up_to_the_longest_and_begin_anew_once_it_works(monkeypatch)
             nonlocal lives
             lives += 1
             if lives == 7:
-                tasks.succeeded("clock")
+                tasks.record_success("clock")
             if lives == 8:
                 done.set()
                 return
@@ -162,7 +162,7 @@ def test_pauses_grow_up_to_the_longest_and_begin_anew_once_it_works(monkeypatch)
         await done.wait()
         assert [pause for pause in pauses if pause > 0.0] == [*(0.1, 0.2, 0.4, 0.8, 1.6, 2.0), 0.1]
 
-    monkeypatch.setattr(background_tasks, "LONGEST_PAUSE_S", 2.0)
+    monkeypatch.setattr(background_tasks, "MAX_PAUSE_S", 2.0)
 
     async def main() -> None:
         tasks = BackgroundTasks(lambda kind: None)
@@ -179,7 +179,7 @@ def test_threads_give_answers_and_errors_and_take_no_more_once_they_left() -> No
     ]
     with pytest.raises(ZeroDivisionError):
         threads.submit(divmod, 1, 0).result(60)
-    assert threads.stop(within_s=60)
+    assert threads.stop(timeout_s=60)
     with pytest.raises(RuntimeError, match="stopped"):
         threads.submit(pow, 2, 2)
 
@@ -189,12 +189,12 @@ def test_what_has_not_begun_is_dropped_when_threads_leave() -> None:
     first = threads.submit(lambda: (begun.set(), go_on.wait(60)))
     second = threads.submit(pow, 2, 2)
     assert begun.wait(60)
-    assert not threads.stop(within_s=0.0)
+    assert not threads.stop(timeout_s=0.0)
     assert all(thread.daemon for thread in threading.enumerate() if thread.name == "dropping")
     assert second.cancelled()
     go_on.set()
     assert first.result(60) == (None, True)
-    assert threads.stop(within_s=60)
+    assert threads.stop(timeout_s=60)
 
 
 def test_a_thread_that_hangs_does_not_keep_its_process_alive() -> None:

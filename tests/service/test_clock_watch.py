@@ -43,7 +43,7 @@ def test_a_clock_that_was_set_closes_nothing_and_spends_nothing(
     clocks = Clocks(house.clock.now)
     clocks.give(house.database)
     clocks.set(set_by)
-    house.database.synchronise()
+    house.database.synchronise_clock()
     clocks.passes(2 * spec.times.slot_s)  # slots are due by the steady clock too
     for _ in range(10):
         assert house.tick(spec).state.closed == 1
@@ -60,11 +60,11 @@ def test_once_the_clock_agrees_again_each_slot_that_passed_is_closed_once(
     clocks = Clocks(house.clock.now)
     clocks.give(house.database)
     clocks.set(set_by)
-    house.database.synchronise()
+    house.database.synchronise_clock()
     clocks.passes(2 * spec.times.slot_s)
     house.tick(spec)
     clocks.set(-set_by)
-    house.database.synchronise()
+    house.database.synchronise_clock()
     for _ in range(10):
         house.tick(spec)
     assert house.snapshot(spec).state.closed == 3  # the fourth is not over
@@ -85,7 +85,7 @@ def test_a_clock_that_jumps_holds_check_ins_slots_and_prices_and_says_so(tmp_pat
         database, watch = it.runner.database, it.runner.clock_watch
 
         async def until_it_holds(expected: bool) -> None:
-            await until(lambda: (watch.holding is not None) is expected)
+            await until(lambda: (watch.holding_reason is not None) is expected)
 
         clocks.set(HOUR)
         await until_it_holds(True)
@@ -105,13 +105,13 @@ def test_a_clock_that_jumps_holds_check_ins_slots_and_prices_and_says_so(tmp_pat
         clocks.set(-HOUR)
         await until_it_holds(False)
         async with asyncio.timeout(60):
-            while it.live_run.public.state.closed < 2:
+            while it.live_run.public_snapshot.state.closed < 2:
                 await asyncio.sleep(0.002)
                 clocks.passes(0.01)  # a release is shown at its time
         assert (await it.ask("GET", "")).json()["holding"] is None
         assert (await it.ask("GET", "//healthz")).json()["holding"] is None
         hashed = authentication.hashed(token)
-        with database.reading() as connection:
+        with database.read_transaction() as connection:
             unspent = connection.execute(schema.tokens.select()).all()
         assert hashed in {row.token for row in unspent}
 
@@ -176,7 +176,7 @@ def worker_holds(store: str) -> bool:
     worker = Database(store)
     clock_watch.start(worker)
     worker.close()
-    return worker.clock.holds
+    return worker.clock.is_holding
 
 
 def opened(tmp_path: Path) -> str:
@@ -237,7 +237,7 @@ def test_a_calendar_that_drifts_is_kept_up_with(house: House, machine: Clocks) -
         machine.passes(60.0)
         machine.set(0.06)
         clock_watch.compare(house.database)
-    assert not house.database.clock.holds
+    assert not house.database.clock.is_holding
     assert not worker_holds(house.url)
 
 
@@ -250,14 +250,14 @@ def test_postgresqls_clock_is_compared_and_this_machines_is_not(
     clock_watch.start(database)
     database.clock.calendar = lambda: 0.0
     clock_watch.compare(database)
-    assert not database.clock.holds
+    assert not database.clock.is_holding
     ahead = "SELECT extract(epoch FROM clock_timestamp()) + 3600"
     monkeypatch.setattr("checkins.service.store.database.CLOCK_QUERY", ahead)
     before = database.now()
     clock_watch.compare(database)
-    assert database.clock.off_s == pytest.approx(HOUR, abs=60.0)
+    assert database.clock.calendar_ahead_s == pytest.approx(HOUR, abs=60.0)
     assert database.now() - before < HOUR / 2
-    with database.reading() as connection:
-        assert metadata.read(connection, metadata.EPOCH) is not None
+    with database.read_transaction() as connection:
+        assert metadata.read(connection, metadata.EPOCH_ENTRY) is not None
     database.close()
     house.database.close()

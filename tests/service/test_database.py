@@ -21,7 +21,12 @@ from sqlalchemy.exc import OperationalError
 from checkins.service.authentication import hashed
 from checkins.service.runs import runner
 from checkins.service.store.clock import nearest_offset
-from checkins.service.store.database import START_CRASHES, WAIT_S, Database, is_unavailable
+from checkins.service.store.database import (
+    MAX_CRASHES_AT_START,
+    WRITE_LOCK_TIMEOUT_S,
+    Database,
+    is_unavailable,
+)
 from tests.support.in_process import Living, play
 from tests.support.postgres import Postgres
 from tests.support.program import output_of
@@ -32,14 +37,14 @@ import sys
 from sqlalchemy import text
 from checkins.service.store.database import Database
 database = Database(sys.argv[1])
-with database.reading() as connection:
+with database.read_transaction() as connection:
     print(connection.execute(text("SELECT count(*) FROM kept")).scalar_one())
 database.close()
 """
 
 
 def written(database: Database) -> None:
-    with database.exclusive("any") as connection:
+    with database.exclusive_transaction("any") as connection:
         connection.execute(text("INSERT INTO kept VALUES (1)"))
 
 
@@ -54,9 +59,10 @@ def test_a_process_that_goes_leaves_the_log_to_those_that_stay(tmp_path: Path) -
     url = f"sqlite:///{tmp_path}/store.db"
     log = tmp_path / "store.db-wal"
     database = Database(url)
-    with database.exclusive("any") as connection:
+    with database.exclusive_transaction("any") as connection:
         connection.execute(text("CREATE TABLE kept (number INTEGER)"))
-    with database.reading(), database.reading():  # more connections than there were
+    # more connections than there were
+    with database.read_transaction(), database.read_transaction():
         written(database)
     same = log.stat().st_ino
     assert counted_elsewhere(url) == 1
@@ -75,10 +81,10 @@ def test_a_slow_answer_does_not_move_the_clock(postgres: Postgres) -> None:
             time.sleep(0.3)
 
     event.listen(database.engine, "before_cursor_execute", before)
-    database.synchronise()
+    database.synchronise_clock()
     event.remove(database.engine, "before_cursor_execute", before)
     event.listen(database.engine, "after_cursor_execute", before)
-    database.synchronise()
+    database.synchronise_clock()
     before_s, now, after_s = time.time(), database.now(), time.time()
     assert before_s - 0.01 <= now <= after_s + 0.01
     database.close()
@@ -93,7 +99,7 @@ def test_the_clock_is_never_further_off_than_the_quickest_answer_took(
 ) -> None:
     offset = 0.0
     for there_s, back_s in delays:
-        offset = nearest_offset(offset, before=0.0, there=there_s + true, after=there_s + back_s)
+        offset = nearest_offset(offset, before=0.0, reading=there_s + true, after=there_s + back_s)
         assert abs(offset - true) <= there_s + back_s + 1e-9
     assert abs(offset - true) <= min(sum(delay) for delay in delays) + 1e-9
 
@@ -102,7 +108,7 @@ def test_the_clock_of_another_machine_is_taken_over(postgres: Postgres, monkeypa
     database = Database(postgres.create())
     monkeypatch.setattr("checkins.service.store.database.CLOCK_QUERY", AHEAD)
     before_s = time.time()
-    database.synchronise()
+    database.synchronise_clock()
     took_s = time.time() - before_s
     assert database.now() - time.time() == pytest.approx(3600.0, abs=1.0 + took_s)
     database.close()
@@ -110,7 +116,7 @@ def test_the_clock_of_another_machine_is_taken_over(postgres: Postgres, monkeypa
 
 def test_the_file_is_nobody_elses_to_read(tmp_path: Path) -> None:
     database = Database(f"sqlite:///{tmp_path}/store.db")
-    with database.reading():
+    with database.read_transaction():
         assert (tmp_path / "store.db").stat().st_mode & 0o077 == 0
     database.close()
 
@@ -141,7 +147,7 @@ def test_a_reader_that_never_ends_delays_no_slot_and_refuses_no_enrolment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And its going empties the log: what slots have erased is gone from the files."""
-    monkeypatch.setattr(runner, "EMPTY_WAL_S", 0.0)  # a checkpoint is due all the time
+    monkeypatch.setattr(runner, "EMPTY_WAL_INTERVAL_S", 0.0)  # a checkpoint is due all the time
     path = tmp_path / "store.db"
     log = tmp_path / "store.db-wal"
     spent: list[bytes] = []
@@ -171,14 +177,15 @@ def test_a_reader_that_never_ends_delays_no_slot_and_refuses_no_enrolment(
 def test_writers_do_not_wait_for_a_checkpoint_that_waits_for_a_reader(tmp_path: Path) -> None:
     path = tmp_path / "store.db"
     database = Database(f"sqlite:///{path}")
-    with database.exclusive("any") as connection:
+    with database.exclusive_transaction("any") as connection:
         connection.execute(text("CREATE TABLE written (number INTEGER)"))
     with a_reader(path) as reader:
-        with database.exclusive("any") as connection:
+        with database.exclusive_transaction("any") as connection:
             connection.execute(text("INSERT INTO written VALUES (1)"))
         checkpoint = Thread(target=database.checkpoint, daemon=True)
         checkpoint.start()
-        with closing(sqlite3.connect(path, timeout=WAIT_S / 4, isolation_level=None)) as other:
+        wait_s = WRITE_LOCK_TIMEOUT_S / 4
+        with closing(sqlite3.connect(path, timeout=wait_s, isolation_level=None)) as other:
             while checkpoint.is_alive():
                 other.execute("INSERT INTO written VALUES (2)")
         reader.communicate()
@@ -188,17 +195,17 @@ def test_writers_do_not_wait_for_a_checkpoint_that_waits_for_a_reader(tmp_path: 
 def test_a_checkpoint_leaves_how_long_writers_wait_as_it_was(tmp_path: Path) -> None:
     database = Database(f"sqlite:///{tmp_path}/store.db")
     for _ in range(2):
-        with database.reading() as connection:
+        with database.read_transaction() as connection:
             waits = connection.exec_driver_sql("PRAGMA busy_timeout").scalar_one()
-        assert waits == 1000 * WAIT_S
+        assert waits == 1000 * WRITE_LOCK_TIMEOUT_S
         assert database.checkpoint()
     database.close()
 
 
 def test_a_checkpoint_does_not_wait_for_a_writer_that_hangs(tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setattr("checkins.service.store.database.CHECKPOINT_TURN_S", 0.0)
+    monkeypatch.setattr("checkins.service.store.database.CHECKPOINT_WRITERS_TIMEOUT_S", 0.0)
     database = Database(f"sqlite:///{tmp_path}/store.db")
-    with database.exclusive("any") as connection:
+    with database.exclusive_transaction("any") as connection:
         connection.execute(text("CREATE TABLE kept (number INTEGER)"))
         assert not database.checkpoint()
     assert database.checkpoint()
@@ -263,4 +270,4 @@ def test_a_start_on_a_postgresql_that_keeps_crashing_ends() -> None:
 
     with pytest.raises(OperationalError, match="crash"):
         database.run_when_available(work)
-    assert crashes == 1 + START_CRASHES
+    assert crashes == 1 + MAX_CRASHES_AT_START

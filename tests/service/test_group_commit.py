@@ -35,7 +35,7 @@ def play(scenario) -> Store:
 
     async def main() -> None:
         with ThreadPoolExecutor(2) as threads:
-            await scenario(store, GroupCommit(store.commit, threads=threads, most=5))
+            await scenario(store, GroupCommit(store.commit, threads=threads, max_messages=5))
 
     asyncio.run(main())
     return store
@@ -58,7 +58,7 @@ def test_while_a_commit_does_not_end_everyone_is_told_to_come_again() -> None:
     async def main() -> None:
         store = Store()
         with ThreadPoolExecutor(2) as threads:
-            batch = GroupCommit(store.commit, threads=threads, most=1, timeout_s=0.01)
+            batch = GroupCommit(store.commit, threads=threads, max_messages=1, timeout_s=0.01)
             stuck = [asyncio.create_task(batch.submit(number)) for number in (1, 2)]
             for refused in await asyncio.gather(*stuck, return_exceptions=True):
                 assert isinstance(refused, Problem)

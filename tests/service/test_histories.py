@@ -235,7 +235,7 @@ class Both:
     def clock(self, steps: int) -> None:
         """To the moment of the next thing that is due, or of a later one: all of it is done."""
         state = self.house.snapshot(self.spec).state
-        due = run_state_machine.due(self.spec, state)
+        due = run_state_machine.next_due_time(self.spec, state)
         if due is None:
             return
         slots, rest = divmod(steps - 1, 2)
@@ -308,7 +308,7 @@ def test_any_history_is_one_of_the_machines(
     what = campaign(population_id=f"history {next(NAMES)}", **KINDS[kind])
     drawn: list[Any] = []
     with pytest.MonkeyPatch.context() as patch:
-        for name in ("choice", "expiry", "receipts"):
+        for name in ("draw_choice", "draw_expiry", "draw_receipts"):
             patch.setattr(randomness, name, recorded(getattr(randomness, name), drawn))
         spec = house.open(what)
         pure = Pure.of(what, spec, house.snapshot(spec).learner.model)

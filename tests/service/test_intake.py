@@ -12,7 +12,7 @@ from checkins.service.authentication import hashed
 from checkins.service.runs import intake
 from checkins.service.runs.intake import CheckIn, EnrolmentRequest, Submission
 from checkins.service.store import participants, schema
-from checkins.service.store.participants import MOST_IN_A_LIST
+from checkins.service.store.participants import MAX_LIST_LENGTH
 from tests.support.campaigns import AT_SERVER, AVERAGED, SLIDING, campaign
 from tests.support.store import House, total_of, units_of
 
@@ -85,7 +85,7 @@ def test_a_refusal_does_not_spoil_the_batch(house, spec) -> None:
 
 
 def test_a_batch_of_more_than_a_statement_takes_is_taken(house, spec) -> None:
-    tokens = [hashed(str(number)) for number in range(MOST_IN_A_LIST * 2 + 1)]
+    tokens = [hashed(str(number)) for number in range(MAX_LIST_LENGTH * 2 + 1)]
     messages = [EnrolmentRequest(token) for token in tokens]
     assert set(intake.take_enrolments(house.database, spec, messages)) == {None}
     receipts = many(house, spec, 1, tokens)
@@ -404,7 +404,7 @@ def test_invariant_8_tables_keep_no_order_of_arrival(house, spec) -> None:
         return
     tokens = [house.enrol(spec) for _ in range(40)]
     many(house, spec, 1, tokens[::2])
-    with house.database.reading() as connection:
+    with house.database.read_transaction() as connection:
         for table, key in (("tokens", "token"), ("check_ins", "receipt")):
             asked = f"SELECT {key} FROM {table}"
             found = list(connection.exec_driver_sql(asked).scalars())

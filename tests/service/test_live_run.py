@@ -48,10 +48,10 @@ def test_invariant_4_nobody_is_told_before_the_choice_is_read_back(house: House)
     assert [live_run.outcome(1, receipt) for receipt in receipts] == ["waiting"] * 3
     house.choose(spec, 1)
     live_run.update(house.snapshot(spec))
-    assert live_run.needs_choice
+    assert live_run.choice_is_unread
     assert [live_run.outcome(1, receipt) for receipt in receipts] == ["waiting"] * 3
     told(live_run, house, spec)
-    assert not live_run.needs_choice
+    assert not live_run.choice_is_unread
     assert sorted(live_run.outcome(1, r) for r in receipts) == ["chosen", "dismissed", "dismissed"]
     assert live_run.outcome(1, *house.chosen(spec)) == "chosen"
 
@@ -87,7 +87,7 @@ def test_an_old_choice_is_not_taken_for_the_new_one(house: House) -> None:
     assert live_run.outcome(2, receipt) == "waiting"
     house.choose(spec, 2)
     live_run.update(house.snapshot(spec))
-    assert live_run.needs_choice
+    assert live_run.choice_is_unread
     assert live_run.outcome(2, receipt) == "waiting"
 
 
@@ -126,18 +126,18 @@ def test_a_release_that_is_durable_is_not_shown_before_it_is_published(house: Ho
     live_run = live_run_at(house, spec)
     house.begin(spec, 1)
     live_run.update(house.snapshot(spec))
-    assert (live_run.status, live_run.public.state.closed) == ("running", 0)
+    assert (live_run.status, live_run.public_snapshot.state.closed) == ("running", 0)
     house.close(spec, 1)
     closed = house.snapshot(spec)
     live_run.curve = [(1, {"loss": 1.0})]
     live_run.update(closed)
-    assert (live_run.snapshot.state.closed, live_run.public.state.closed) == (1, 0)
+    assert (live_run.snapshot.state.closed, live_run.public_snapshot.state.closed) == (1, 0)
     assert live_run.public_curve == []
     house.close(spec, 2)
     live_run.update(house.snapshot(spec))
     live_run.publish(house.snapshot(spec))
     live_run.publish(closed)  # late, and older than what is shown
-    assert live_run.public.state.closed == 2
+    assert live_run.public_snapshot.state.closed == 2
     assert live_run.public_curve == [(1, {"loss": 1.0})]
 
 
@@ -174,7 +174,8 @@ def test_invariant_10_what_is_spent_is_never_told_below_its_price(house: House) 
     assert live_run.spent == {"epsilon": 0.0, "slots": 0}
     house.close(spec, 3)
     told(live_run, house, spec)
-    assert live_run.spent == {"epsilon": live_run.public.certificate["epsilon"], "slots": 30}
+    certified = live_run.public_snapshot.certificate["epsilon"]
+    assert live_run.spent == {"epsilon": certified, "slots": 30}
     compute_epsilons(house.database, spec.id)
     live_run.epsilons = run_state.load_epsilons(house.database, spec.id)
     assert [slots for slots, _ in live_run.epsilons] == list(slot_counts(spec))
@@ -197,7 +198,8 @@ def test_prices_of_a_second_run_hold_what_the_first_one_spent(house: House) -> N
     spent = house.finish(first).certificate["epsilon"]
     second = house.open(again)
     live_run = live_run_at(house, second)
-    whole = live_run.public.certificate["epsilon"]  # not priced yet: no more than all of it
+    # not priced yet: no more than all of it
+    whole = live_run.public_snapshot.certificate["epsilon"]
     assert live_run.spent == {"epsilon": whole, "slots": 2}
     assert whole > spent
     compute_epsilons(house.database, second.id)

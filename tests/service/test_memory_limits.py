@@ -47,7 +47,7 @@ def fill(house: House, spec: RunSpec, count: int, report: Callable[[int], np.nda
     house.choose(spec, 1)
     rows = ({"b": receipt, "c": report(n).tobytes()} for n, receipt in enumerate(receipts))
     here = schema.check_ins
-    with house.database.exclusive(spec.id) as connection:
+    with house.database.exclusive_transaction(spec.id) as connection:
         for row in rows:
             connection.execute(
                 update(here)
@@ -112,18 +112,18 @@ def test_sums_of_batches_are_exact(
     """Also where they need 64 bits; ``own`` counts what the server draws itself."""
     drawn: list[np.ndarray] = []
 
-    def some_dummies(count, sampler, draw=randomness.some_dummies):
+    def draw_dummies(count, sampler, draw=randomness.draw_dummies):
         dummies = draw(count, sampler)
         drawn.extend(dummy.values.astype(np.int64) for dummy in dummies)
         return dummies
 
-    def expiry(slot, sampler, draw=randomness.expiry):
+    def draw_expiry(slot, sampler, draw=randomness.draw_expiry):
         event = draw(slot, sampler)
         drawn.extend([] if event.noise is None else [event.noise.values])
         return event
 
-    monkeypatch.setattr(randomness, "some_dummies", some_dummies)
-    monkeypatch.setattr(randomness, "expiry", expiry)
+    monkeypatch.setattr(randomness, "draw_dummies", draw_dummies)
+    monkeypatch.setattr(randomness, "draw_expiry", draw_expiry)
     monkeypatch.setattr(memory_limits, "BATCH_BYTES", 3 * 4 * 11)  # three reports of eleven numbers
     spec = house.open(campaign(**given))
     reports = np.random.default_rng(3).integers(-(2**31), 2**31, (10, 11), dtype=np.int32)
@@ -193,7 +193,7 @@ def test_the_least_limit_that_is_set_is_what_is_allowed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     group = tmp_path / "memory.max"
-    monkeypatch.setattr(memory_limits, "CONTROL_GROUP_FILES", (group, tmp_path / "absent"))
+    monkeypatch.setattr(memory_limits, "CONTROL_GROUP_LIMIT_FILES", (group, tmp_path / "absent"))
     monkeypatch.setattr(resource, "getrlimit", lambda kind: (resource.RLIM_INFINITY,) * 2)
     group.write_text("max\n")
     machine = memory_limits.allowed_bytes()
@@ -282,11 +282,11 @@ def test_a_report_is_not_read_before_there_is_room_for_it(tmp_path: Path) -> Non
             read.set()
             yield report_to_bytes(np.zeros(11, dtype=np.int32))
 
-        async with it.runner.report_memory.reserve(memory_limits.MOST_RECEIVED_BYTES):
+        async with it.runner.report_memory.reserve(memory_limits.MAX_RECEIVED_BYTES):
             sent = asyncio.create_task(it.ask("PUT", "/slots/1/report", receipt, content=body()))
             await until(lambda: it.runner.report_memory._waiting)
             assert not sent.done()
-            with it.runner.database.reading() as connection:
+            with it.runner.database.read_transaction() as connection:
                 held = connection.execute(schema.check_ins.select()).one().report
             assert held is None
         assert (await sent).status_code == 200
@@ -351,7 +351,7 @@ def test_one_receipt_holds_room_for_one_report(tmp_path: Path) -> None:
         go_on.set()
         codes = [(await task).status_code for task in sent]
         assert codes == [200, 200, 429, 429, 429]  # one more may wait; the rest is told at once
-        assert not it.live_run._reporting
+        assert not it.live_run._report_locks
         assert it.runner.report_memory._reserved == 0
 
     play(f"sqlite:///{tmp_path}/store.db", tmp_path, scenario)

@@ -16,7 +16,7 @@ from sqlalchemy import inspect
 from checkins.errors import InvalidValue
 from checkins.service.store import metadata, schema
 from checkins.service.store.database import Database
-from checkins.service.store.schema import NEWEST, SCRIPTS, migrate
+from checkins.service.store.schema import MIGRATIONS_FOLDER, NEWEST_REVISION, migrate
 from tests.support.campaigns import campaign
 from tests.support.store import House
 
@@ -34,24 +34,24 @@ def empty(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Database]:
 
 def test_an_empty_database_gets_the_tables_that_the_code_knows(empty: Database) -> None:
     migrate(empty)
-    with empty.reading() as connection:
+    with empty.read_transaction() as connection:
         context = MigrationContext.configure(connection)
         assert compare_metadata(context, schema.metadata) == []
-        assert context.get_current_revision() == NEWEST
+        assert context.get_current_revision() == NEWEST_REVISION
 
 
 def test_a_store_from_before_filters_has_runs_without_one(empty: Database) -> None:
     config = Config()
-    config.set_main_option("script_location", str(SCRIPTS).replace("%", "%%"))
-    with empty.exclusive("migrations") as connection:
+    config.set_main_option("script_location", str(MIGRATIONS_FOLDER).replace("%", "%%"))
+    with empty.exclusive_transaction("migrations") as connection:
         config.attributes["connection"] = connection
         command.upgrade(config, "0001")
-    with empty.reading() as connection:
+    with empty.read_transaction() as connection:
         assert "filter" not in {
             column["name"] for column in inspect(connection).get_columns("runs")
         }
     migrate(empty)
-    with empty.reading() as connection:
+    with empty.read_transaction() as connection:
         context = MigrationContext.configure(connection)
         assert compare_metadata(context, schema.metadata) == []
 
@@ -65,11 +65,11 @@ def test_migrating_again_changes_nothing(empty: Database) -> None:
 
 def test_a_newer_schema_is_refused_and_left_as_it_is(empty: Database) -> None:
     migrate(empty)
-    with empty.exclusive("test") as connection:
+    with empty.exclusive_transaction("test") as connection:
         connection.exec_driver_sql("UPDATE alembic_version SET version_num = '9999'")
     with pytest.raises(InvalidValue, match="newer version of checkins"):
         migrate(empty)
-    with empty.reading() as connection:
+    with empty.read_transaction() as connection:
         assert MigrationContext.configure(connection).get_current_revision() == "9999"
 
 
@@ -89,7 +89,7 @@ def test_a_migration_that_fails_leaves_no_table_behind(
         broken.setattr(op, "create_table", failing)
         with pytest.raises(RuntimeError):
             migrate(empty)
-    with empty.reading() as connection:
+    with empty.read_transaction() as connection:
         assert not set(inspect(connection).get_table_names()) - {"alembic_version"}
     migrate(empty)
 
@@ -117,17 +117,17 @@ def test_several_may_migrate_at_once(empty: Database) -> None:
 
 
 def test_the_epoch_grows_with_each_start_and_the_key_stays(house: House) -> None:
-    key = metadata.key_of(house.database)
+    key = metadata.secret_key_of(house.database)
     assert len(key) == 32
     for epoch in (2, 3):
         house.restart()
         assert metadata.epoch_of(house.database) == epoch
-        assert metadata.key_of(house.database) == key
+        assert metadata.secret_key_of(house.database) == key
 
 
 def test_a_store_of_sqlite_is_durable_and_overwrites_what_it_deletes(tmp_path: Path) -> None:
     database = Database(f"sqlite:///{tmp_path}/x.db")
-    with database.reading() as connection:
+    with database.read_transaction() as connection:
         found = {
             name: connection.exec_driver_sql(f"PRAGMA {name}").scalar_one()
             for name in ("journal_mode", "synchronous", "secure_delete", "foreign_keys")

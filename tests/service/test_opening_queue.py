@@ -60,7 +60,7 @@ def test_a_hostile_campaign_is_refused(tmp_path: Path) -> None:
 
 def test_a_few_wait_for_their_turn_and_more_are_told_to_come_again() -> None:
     async def main() -> None:
-        gate, openings = threading.Event(), OpeningQueue(most=2)
+        gate, openings = threading.Event(), OpeningQueue(max_waiting=2)
         waiting = [asyncio.create_task(openings.run(gate.wait, 60)) for _ in range(3)]
         await asyncio.sleep(0)
         with pytest.raises(Problem, match="busy: other campaigns are being opened"):
@@ -75,7 +75,7 @@ def test_a_few_wait_for_their_turn_and_more_are_told_to_come_again() -> None:
 
 def test_whoever_has_waited_long_enough_is_told_to_come_again_and_the_work_goes_on() -> None:
     async def main() -> None:
-        gate, ended, openings = threading.Event(), threading.Event(), OpeningQueue(within_s=0.01)
+        gate, ended, openings = threading.Event(), threading.Event(), OpeningQueue(timeout_s=0.01)
 
         def work() -> None:
             assert gate.wait(60)

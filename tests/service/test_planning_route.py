@@ -83,7 +83,7 @@ def test_those_who_ask_the_same_at_once_share_one_computation() -> None:
         answers = await asyncio.gather(*(planner.answer(QUESTION) for _ in range(20)))
         assert all(answer is answers[0] for answer in answers)
 
-    planning(scenario, most_waiting=1)
+    planning(scenario, max_waiting=1)
 
 
 def test_a_refusal_of_the_planner_names_the_value() -> None:
@@ -109,14 +109,14 @@ def test_a_process_that_dies_is_told_and_started_again() -> None:
 def test_a_plan_that_takes_too_long_is_given_up(
     monkeypatch: pytest.MonkeyPatch, dimension: int
 ) -> None:
-    monkeypatch.setattr(planners, "INTERRUPT_S", 0.2)
+    monkeypatch.setattr(planners, "INTERRUPT_TIMEOUT_S", 0.2)
 
     async def scenario(planner: Planner) -> None:
         with pytest.raises(Problem, match="takes too long here"):
             await planner.answer(asked(dimension=dimension))
         await planner.answer(QUESTION)
 
-    planning(scenario, limit_s=0.1)
+    planning(scenario, timeout_s=0.1)
 
 
 def test_a_question_that_nobody_waits_for_is_interrupted_and_the_process_stays() -> None:
@@ -159,7 +159,7 @@ def test_one_too_many_is_told_to_come_again_and_room_is_made_by_leaving() -> Non
         await hang_up(slow)
         await asyncio.gather(*waiting)
 
-    planning(scenario, most_waiting=2)
+    planning(scenario, max_waiting=2)
 
 
 def test_an_idle_process_is_ended_and_the_next_question_starts_another() -> None:
@@ -168,7 +168,7 @@ def test_an_idle_process_is_ended_and_the_next_question_starts_another() -> None
         await until(lambda: planner._process is None)
         await planner.answer(asked(epsilon=2.0))
 
-    planning(scenario, idle_s=0.05)
+    planning(scenario, idle_timeout_s=0.05)
 
 
 def test_whoever_waits_is_refused_when_the_planner_closes() -> None:

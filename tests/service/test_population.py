@@ -71,7 +71,7 @@ def test_a_retry_is_counted_once_and_answered_when_the_run_is_full(house: House)
         assert enrolled(house, spec, everyone[:2] * 2) == [True] * 4
     assert enrolled(house, spec, everyone) == [True, True, True, False]
     assert enrolled(house, spec, everyone) == [True, True, True, False]
-    assert [row.clients for row in house.rows(schema.enrolled)] == [3]
+    assert [row.clients for row in house.rows(schema.enrolled_counts)] == [3]
 
 
 def test_a_place_is_not_given_again_after_a_check_in_or_a_withdrawal(house: House) -> None:
@@ -119,7 +119,7 @@ def test_how_many_have_enrolled_is_forgotten_when_a_run_is_over(house: House) ->
     spec = house.open(campaign(population=FEW))
     house.enrol(spec)
     house.finish(spec)
-    assert house.rows(schema.enrolled) == []
+    assert house.rows(schema.enrolled_counts) == []
 
 
 def listing(count: int) -> Admission:

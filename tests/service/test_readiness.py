@@ -77,7 +77,7 @@ def test_each_reason_is_enough(
     holding: str | None,
     says: str | None,
 ) -> None:
-    monkeypatch.setattr(run_state_machine, "due", lambda spec, state: 1000.0)
+    monkeypatch.setattr(run_state_machine, "next_due_time", lambda spec, state: 1000.0)
     live_run = SimpleNamespace(spec=None, snapshot=SimpleNamespace(state=None))
 
     async def main() -> list[str]:
@@ -86,9 +86,9 @@ def test_each_reason_is_enough(
             store_answered_at=asyncio.get_running_loop().time() - silent_s,
             database=SimpleNamespace(now=lambda: 1000.0 + late_s),
             live_runs={"run": live_run},
-            background=SimpleNamespace(failing=failing),
-            clock_watch=SimpleNamespace(holding=holding),
-            witness_fault=None,
+            background_tasks=SimpleNamespace(failing_kinds=failing),
+            clock_watch=SimpleNamespace(holding_reason=holding),
+            witness_error=None,
         )
         return readiness.faults(stand_in)
 
@@ -129,7 +129,7 @@ def test_a_witness_that_cannot_be_written_is_not_ready_and_stops_nothing(tmp_pat
         shutil.rmtree(folder)
         await it.show(1)
         await unready(it, "the witness cannot be written: No such file or directory")
-        assert it.runner.background.failing == []
+        assert it.runner.background_tasks.failing_kinds == []
         folder.mkdir()
         await ready(it)  # tried again without another release
         await it.finish()
@@ -229,8 +229,10 @@ def test_the_clock_of_a_run_is_started_whatever_the_store_does_while_it_is_found
         await it.open(slots=2)
         await it.begin(1)
         await it.choose(1)
-        await it.runner.background.stop()
-        it.runner.background = type(it.runner.background)(it.runner.metrics.task_restarted)
+        await it.runner.background_tasks.stop()
+        it.runner.background_tasks = type(it.runner.background_tasks)(
+            it.runner.metrics.task_restarted
+        )
         it.runner.live_runs.clear()  # as after a start
         monkeypatch.setattr(run_state_machine, "read_choice", failing)
         with pytest.raises(OperationalError):

@@ -64,22 +64,22 @@ def test_a_ledger_that_became_shorter_is_noticed(house: House, tmp_path: Path) -
     older = progress_of(house.database)
     house.close(spec, 2)
     RollbackGuard(tmp_path / "w").record(progress_of(house.database))
-    held = RollbackGuard(tmp_path / "w")._recorded
-    assert held.ways_older(older) == ["the ledger of population clinic has 1 entries, and had 3"]
-    assert held.ways_older(progress_of(house.database)) == []
+    held = RollbackGuard(tmp_path / "w")._recorded_progress
+    assert held.losses_in(older) == ["the ledger of population clinic has 1 entries, and had 3"]
+    assert held.losses_in(progress_of(house.database)) == []
 
 
 def test_an_older_epoch_is_noticed_even_without_a_release() -> None:
-    assert StoreProgress(3).ways_older(StoreProgress(2)) == ["it is in epoch 2, and was in 3"]
+    assert StoreProgress(3).losses_in(StoreProgress(2)) == ["it is in epoch 2, and was in 3"]
     assert (
-        StoreProgress(3).ways_older(StoreProgress(3))
-        == StoreProgress(3).ways_older(StoreProgress(4))
+        StoreProgress(3).losses_in(StoreProgress(3))
+        == StoreProgress(3).losses_in(StoreProgress(4))
         == []
     )
 
 
 def test_a_population_that_is_gone_is_noticed() -> None:
-    (lost,) = StoreProgress(1, {"population clinic": 4}).ways_older(StoreProgress(1))
+    (lost,) = StoreProgress(1, {"population clinic": 4}).losses_in(StoreProgress(1))
     assert "has 0 entries, and had 4" in lost
 
 
@@ -94,7 +94,7 @@ def test_a_witness_never_says_less_than_before(tmp_path: Path) -> None:
 @pytest.mark.parametrize("text", ["", "{}", "[]", '{"epoch": "x", "entries": {}}', "\0"])
 def test_a_witness_that_cannot_be_read_is_refused(tmp_path: Path, text: str) -> None:
     (tmp_path / "w").write_text(text)
-    with pytest.raises(InvalidValue, match="was not written by a coordinator"):
+    with pytest.raises(InvalidValue, match="is not a witness that a coordinator wrote"):
         RollbackGuard(tmp_path / "w")
 
 
@@ -145,7 +145,7 @@ def test_a_backup_is_its_owners_alone_and_does_not_hold_what_tokens_derive_from(
 ) -> None:
     house = House(f"sqlite:///{tmp_path}/x.db", tmp_path)
     house.open(campaign())
-    key = metadata.key_of(house.database)
+    key = metadata.secret_key_of(house.database)
     house.database.close()
     copy = tmp_path / "copy.db"
     back_up(house.url, copy)
@@ -153,7 +153,7 @@ def test_a_backup_is_its_owners_alone_and_does_not_hold_what_tokens_derive_from(
     assert key
     assert key.hex().encode() not in copy.read_bytes()
     database, _ = restored(house, copy)
-    assert metadata.key_of(database) not in (b"", key)
+    assert metadata.secret_key_of(database) not in (b"", key)
     database.close()
 
 
@@ -207,15 +207,15 @@ def test_restore_ends_what_was_running_and_prices_it_to_the_last_affordable_slot
 
     database, found = restored(house, copy, campaign=spec.campaign)
     assert found is not None
-    with database.reading() as connection:
+    with database.read_transaction() as connection:
         snapshot = run_state.load_snapshot(connection, spec)
-        lines = ledgers.ledger_lines(connection, spec.population, after=0, most=99)
+        lines = ledgers.ledger_lines(connection, spec.population, after=0, limit=99)
     assert (snapshot.state.ending, snapshot.state.closed) == (Ending.STOPPED, 2)
     assert snapshot.certificate["epsilon"] == Spending(spec.campaign).after(6).epsilon
     assert verify(lines, require_closed=True).within_budget
     assert token not in snapshot.certificate
-    with database.reading() as connection:
-        assert metadata.read(connection, metadata.COPY) is None
+    with database.read_transaction() as connection:
+        assert metadata.read(connection, metadata.COPY_ENTRY) is None
     RollbackGuard(tmp_path / "w").check(database)
     database.close()
     prepared(  # from now on it is the store
@@ -229,7 +229,7 @@ def test_restore_before_the_first_slot_prices_the_whole_run_too(tmp_path: Path) 
     back_up(house.url, tmp_path / "copy.db")
     house.database.close()
     database, _ = restored(house, tmp_path / "copy.db")
-    with database.reading() as connection:
+    with database.read_transaction() as connection:
         snapshot = run_state.load_snapshot(connection, spec)
     expected = Spending(spec.campaign).after(spec.affordable).epsilon
     assert snapshot.certificate["epsilon"] == expected > 0.0
@@ -244,7 +244,7 @@ def test_restore_prices_averaged_updates_that_the_copy_does_not_know_of(tmp_path
     house.play(spec, 1, 5)
     house.database.close()
     database, _ = restored(house, tmp_path / "copy.db")
-    with database.reading() as connection:
+    with database.read_transaction() as connection:
         snapshot = run_state.load_snapshot(connection, spec)
     assert snapshot.certificate["epsilon"] > 0.0
     database.close()
@@ -262,7 +262,7 @@ def test_restore_does_not_open_a_repeat_that_may_have_run_already(tmp_path: Path
     house.play(second, 1, 2)
     house.database.close()
     database, _ = restored(house, tmp_path / "copy.db", campaign=again)
-    with database.reading() as connection:
+    with database.read_transaction() as connection:
         known = [run.id for run in run_state.load_specs_except(connection, ())]
     database.close()
     assert second.id not in known

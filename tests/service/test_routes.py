@@ -323,7 +323,7 @@ def test_only_the_operator_opens_stops_and_measures(here) -> None:
         await it.begin(2)
         stopped = await it.ask("DELETE", "", OPERATOR)
         assert stopped.status_code == 200
-        await it.turn(it.clock.now, lambda: it.live_run.public.state.ending is not None)
+        await it.turn(it.clock.now, lambda: it.live_run.public_snapshot.state.ending is not None)
         view = (await it.ask("GET", "")).json()
         assert (view["status"], view["slots_closed"]) == ("stopped", 1)
         lines = (await it.ask("GET", "/ledger")).content.splitlines(keepends=True)
@@ -514,7 +514,7 @@ def test_invariant_7_a_head_is_shown_no_earlier_than_its_release(here) -> None:
         await it.turn(
             it.live_run.spec.times.ends(1), lambda: it.live_run.snapshot.state.closed == 1
         )
-        assert it.live_run.public.ledger.entries == 1
+        assert it.live_run.public_snapshot.ledger.entries == 1
         assert problem(await it.ask("GET", "/ledger/heads/2")) == (404, "unknown-entry")
         await it.show(1)
         assert (await it.ask("GET", "/ledger/heads/2")).status_code == 200
@@ -598,7 +598,7 @@ def test_invariant_7_progress_holds_no_release_that_is_not_shown_yet(here) -> No
         await it.turn(
             it.live_run.spec.times.ends(1), lambda: it.live_run.snapshot.state.closed == 1
         )
-        assert it.live_run.public.state.closed == 0
+        assert it.live_run.public_snapshot.state.closed == 0
         assert (await it.ask("GET", "/progress")).json()["releases"] == []
 
     here(scenario)

@@ -36,13 +36,13 @@ EVERY_KIND = [
 def drawn(monkeypatch: pytest.MonkeyPatch):
     """The dummies and the noise of each slot, as they were drawn."""
     seen = {}
-    draw = randomness.expiry
+    draw = randomness.draw_expiry
 
-    def expiry(slot, sampler):
+    def draw_expiry(slot, sampler):
         event = seen[slot.number] = draw(slot, sampler)
         return event
 
-    monkeypatch.setattr(randomness, "expiry", expiry)
+    monkeypatch.setattr(randomness, "draw_expiry", draw_expiry)
     return seen
 
 
@@ -372,12 +372,12 @@ def test_the_choice_is_uniform(tmp_path: Path) -> None:
     spec = house.open(campaign())
     house.begin(spec, 1)
     receipts = sorted(house.check_in(spec, 1) for _ in range(5))
-    waiting = house.database.read(participants.waiting_receipts, spec.id)
+    waiting = house.database.read(participants.receipts_by_token, spec.id)
     slot = Slot(1, spec.rules, SlotPhase.COLLECTING, waiting)
     house.database.close()
     found: Counter[frozenset[str]] = Counter()
     for _ in range(600):
-        draws = randomness.choice(slot).draws
+        draws = randomness.draw_choice(slot).draws
         left = list(receipts)
         found[frozenset(left.pop(draw) for draw in draws)] += 1
     assert len(found) == 10
@@ -392,7 +392,7 @@ def test_invariant_13_the_servers_dice_are_the_operating_systems() -> None:
     source = inspect.getsource(randomness)
     assert "secrets." in source
     assert "random." not in source.replace("secrets.", "")
-    drawn = set(randomness.receipts(1000)) | {new_token() for _ in range(1000)}
+    drawn = set(randomness.draw_receipts(1000)) | {new_token() for _ in range(1000)}
     assert len(drawn) == 2000
     assert min(map(len, drawn)) >= math.ceil(24 * 8 / 6)
 

@@ -140,7 +140,7 @@ def test_until_done_leaves_when_every_repeat_is_over(tmp_path: Path) -> None:
     from checkins.service.store.database import Database
 
     database = Database(served.store)
-    with database.reading() as connection:
+    with database.read_transaction() as connection:
         runs = run_state.load_specs_except(connection, ())
         endings = [run_state.load_state(connection, run.id).ending for run in runs]
     database.close()

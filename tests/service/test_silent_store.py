@@ -63,7 +63,7 @@ def test_asked_to_stop_while_postgresql_is_silent_it_leaves(
 def test_asked_to_stop_before_postgresql_has_answered_a_coordinator_leaves(
     tmp_path: Path, postgres: Postgres, postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("checkins.service.runs.runner.LAST_COMMITS_S", 0.0)
+    monkeypatch.setattr("checkins.service.runs.runner.LAST_COMMITS_TIMEOUT_S", 0.0)
     prepare(settings(postgres_url, tmp_path), None, start=Start())
     with Silence(postgres.port).open() as proxy:
         proxy.silent.set()
@@ -123,7 +123,7 @@ def test_a_crash_of_postgresql_while_runs_are_looked_for_is_waited_for(
         await it.begin(1)
         assert await it.enrol()
 
-    monkeypatch.setattr(metadata, "key_of", crashing(postgres, metadata.key_of))
+    monkeypatch.setattr(metadata, "secret_key_of", crashing(postgres, metadata.secret_key_of))
     play(postgres_url, tmp_path, scenario)
 
 
@@ -132,5 +132,5 @@ def test_a_postgresql_that_stays_away_is_named_with_how_long_it_was_waited_for(
 ) -> None:
     monkeypatch.setattr(databases, "START_TIMEOUT_S", 0)
     away = settings("postgresql://ann:hidden-word@127.0.0.1:1/x", tmp_path)
-    with pytest.raises(StoreUnavailable, match="did not take connections for 0 s: is it running"):
+    with pytest.raises(StoreUnavailable, match="accepted no connections for 0 s: is it running"):
         prepare(away, None, start=Start())

@@ -26,7 +26,7 @@ ROUNDS = 15
 def house(migrated_postgres: str, tmp_path: Path) -> Iterator[House]:
     made = House(migrated_postgres, tmp_path)
     yield made
-    with made.database.exclusive("tests") as connection:
+    with made.database.exclusive_transaction("tests") as connection:
         for table in reversed(schema.metadata.sorted_tables):
             connection.execute(table.delete())
     made.database.close()
@@ -262,10 +262,10 @@ def test_a_reader_never_sees_half_a_release(house: House, crew) -> None:
     def read() -> list[tuple[str, str]]:
         seen = []
         while not done.is_set():
-            with crew[1].reading() as connection:
+            with crew[1].read_transaction() as connection:
                 connection.exec_driver_sql("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
                 learner = run_state.load_learner(connection, spec.id)
-                lines = ledgers.ledger_lines(connection, spec.population, after=0, most=99)
+                lines = ledgers.ledger_lines(connection, spec.population, after=0, limit=99)
             seen.append((hash_of(learner.model), lines[-1].decode()))
         return seen
 

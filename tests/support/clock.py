@@ -35,7 +35,7 @@ class StoreClock(store_clock.Clock):
     def read(self, calendar: Callable[[], float] | None = None) -> None:
         """Nothing: this clock is right."""
 
-    def resume(self, setting: tuple[float, float]) -> None:
+    def restore_offset(self, saved: tuple[float, float]) -> None:
         """Nothing: this clock is right."""
 
 

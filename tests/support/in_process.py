@@ -111,7 +111,7 @@ class Living:
         def chosen() -> bool:
             state = self.live_run.snapshot.state
             return state.slot_phase is not None and not (
-                self.live_run.needs_choice or state.slot_phase.name == "COLLECTING"
+                self.live_run.choice_is_unread or state.slot_phase.name == "COLLECTING"
             )
 
         await self.turn(self.live_run.spec.times.chooses(slot), chosen)
@@ -120,13 +120,13 @@ class Living:
         """Set the clock past the end of a slot, and wait until its release is public."""
         await self.turn(
             self.live_run.spec.times.ends(slot) + 1.0,
-            lambda: self.live_run.public.state.closed >= slot,
+            lambda: self.live_run.public_snapshot.state.closed >= slot,
         )
 
     async def finish(self) -> None:
         spec = self.live_run.spec
         over = spec.times.ends(spec.rules.slots) + 1.0
-        await self.turn(over, lambda: self.live_run.public.state.ending is not None)
+        await self.turn(over, lambda: self.live_run.public_snapshot.state.ending is not None)
 
 
 def problem(answer: httpx.Response) -> tuple[int, str]:
@@ -187,6 +187,6 @@ def play(
             await scenario(coordinator)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(runners, "LONGEST_SLEEP_S", 0.003)
-        patch.setattr(runners, "POLL_S", 0.05)
+        patch.setattr(runners, "MAX_SLEEP_S", 0.003)
+        patch.setattr(runners, "POLL_INTERVAL_S", 0.05)
         asyncio.run(main())

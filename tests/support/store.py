@@ -56,7 +56,7 @@ class House:
         return opening.open_run(self.database, what, folder=self.folder)
 
     def snapshot(self, spec: RunSpec) -> RunSnapshot:
-        with self.database.reading() as connection:
+        with self.database.read_transaction() as connection:
             return run_state.load_snapshot(connection, spec)
 
     def tick(self, spec: RunSpec) -> RunSnapshot:
@@ -68,7 +68,7 @@ class House:
         self.clock.now = moment
         snapshot = self.snapshot(spec)
         while True:
-            due = run_state_machine.due(spec, snapshot.state)
+            due = run_state_machine.next_due_time(spec, snapshot.state)
             if due is None or due > moment:
                 return snapshot
             snapshot = run_state_machine.advance(self.database, spec, snapshot)
@@ -129,13 +129,13 @@ class House:
         self.close(spec, slot)
 
     def rows(self, table: Table) -> list[Any]:
-        with self.database.reading() as connection:
+        with self.database.read_transaction() as connection:
             return list(connection.execute(select(table)))
 
     def lines(self, spec: RunSpec) -> list[bytes]:
         """The ledger of the run's population."""
-        with self.database.reading() as connection:
-            return ledgers.ledger_lines(connection, spec.population, after=0, most=10**6)
+        with self.database.read_transaction() as connection:
+            return ledgers.ledger_lines(connection, spec.population, after=0, limit=10**6)
 
     def entries(self, spec: RunSpec) -> list[dict[str, Any]]:
         return [json.loads(line) for line in self.lines(spec)]
@@ -145,7 +145,7 @@ class House:
 
     def everything(self) -> str:
         """Every value of every table, as one text."""
-        with self.database.reading() as connection:
+        with self.database.read_transaction() as connection:
             held = [
                 value.hex() if isinstance(value, bytes) else str(value)
                 for table in schema.metadata.sorted_tables
@@ -171,21 +171,21 @@ class FaultyDatabase(Database):
             self.faults[kind]()
 
     @contextmanager
-    def reading(self) -> Iterator[Connection]:
+    def read_transaction(self) -> Iterator[Connection]:
         self._begin("reading")
-        with super().reading() as connection:
+        with super().read_transaction() as connection:
             yield connection
 
     @contextmanager
-    def shared(self, run: str) -> Iterator[Connection]:
+    def shared_transaction(self, run: str) -> Iterator[Connection]:
         self._begin("shared")
-        with super().shared(run) as connection:
+        with super().shared_transaction(run) as connection:
             yield connection
 
     @contextmanager
-    def exclusive(self, run: str) -> Iterator[Connection]:
+    def exclusive_transaction(self, lock: str) -> Iterator[Connection]:
         self._begin("exclusive")
-        with super().exclusive(run) as connection:
+        with super().exclusive_transaction(lock) as connection:
             yield connection
 
 

@@ -158,14 +158,14 @@ class MachineRun:
             self._server_step(servers.SlotBegan(number))
             self._begin_slot(number)
         elif slot.phase is slots.Phase.COLLECTING:
-            self._server_step(randomness.choice(slot))
+            self._server_step(randomness.draw_choice(slot))
             self._deliver()
         else:
             if slot.number == self.initial_server.rules.affordable:
                 self._messages.extend((_SERVER, message) for message in self._delayed_reports)
                 self._deliver()
                 slot = self.server.slot or slot
-            self._server_step(randomness.expiry(slot, self.sampler))
+            self._server_step(randomness.draw_expiry(slot, self.sampler))
             self._deliver()
 
     def _begin_slot(self, number: int) -> None:

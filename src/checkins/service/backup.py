@@ -32,11 +32,12 @@ def back_up(store: str, out: Path) -> int:
     try:
         copy_sqlite(Path(store.removeprefix(SQLITE)), partial)
         copy = Database(f"{SQLITE}{partial.resolve()}")
-        with copy.exclusive("facts") as connection:
-            metadata.write(connection, metadata.COPY, "yes")
+        with copy.exclusive_transaction("facts") as connection:
+            metadata.write(connection, metadata.COPY_ENTRY, "yes")
             participants.erase_clients(connection)  # no client may check in to a copy
-            metadata.delete_entry(connection, metadata.KEY)  # tokens are derived from the key
-            epoch = int(metadata.read(connection, metadata.EPOCH) or 0)
+            # A copy must not contain the key from which tokens are derived.
+            metadata.delete_entry(connection, metadata.SECRET_KEY_ENTRY)
+            epoch = int(metadata.read(connection, metadata.EPOCH_ENTRY) or 0)
         copy.compact()
         copy.close()
         descriptor = os.open(partial, os.O_RDONLY)
@@ -61,7 +62,7 @@ def end_runs(database: Database, *, lost: Collection[str] = ()) -> None:
     snapshots = [(spec, database.read(run_state.load_snapshot, spec)) for spec in runs]
     open_runs = [(spec, now) for spec, now in snapshots if now.state.ending is None]
     unknown = {*lost, *(spec.population for spec, _ in open_runs if spec.rules.averaged)}
-    with database.exclusive("facts") as connection:
+    with database.exclusive_transaction("facts") as connection:
         for population in sorted(unknown):
             metadata.write(connection, metadata.lost_runs_entry(population), "yes")
     for spec, snapshot in open_runs:
@@ -73,8 +74,8 @@ def end_runs(database: Database, *, lost: Collection[str] = ()) -> None:
             certificate = spending.after(spec.rules.slots).as_dict()
         stopped = run_state_machine.stop(database, spec, snapshot)
         run_state_machine.finish(database, spec, stopped, certificate)
-    with database.exclusive("facts") as connection:
-        metadata.delete_entry(connection, metadata.COPY)
+    with database.exclusive_transaction("facts") as connection:
+        metadata.delete_entry(connection, metadata.COPY_ENTRY)
 
 
 def stored_model(store: str, run: str | None = None) -> bytes:

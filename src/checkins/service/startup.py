@@ -73,11 +73,12 @@ def prepare(
     def prepared() -> RunSpec | None:
         store.check_durable()
         migrate(store)
-        clock_watch.start(store, trust=trust_clock)
+        clock_watch.start(store, trust_calendar=trust_clock)
         if restore:
             if guard is not None:
                 guard.check_restorable(store)
-            backup.end_runs(store, lost=() if guard is None else guard.unknown_to(store))
+            lost = () if guard is None else guard.populations_with_lost_runs(store)
+            backup.end_runs(store, lost=lost)
             if guard is not None:
                 guard.overwrite(progress_of(store))
         if guard is not None:
@@ -103,17 +104,17 @@ def _opened(
     database: Database, settings: Settings, campaign: Campaign, start: Start, *, again: bool = False
 ) -> RunSpec:
     found = _same_but_for_start(database, campaign, start, again) if start.is_given else None
-    given: Any = {"folder": settings.folder, "listed": len(settings.enrolment.allow_list)}
+    given: Any = {"folder": settings.folder, "allow_list_size": len(settings.enrolment.allow_list)}
     if found is not None:
         return opening.open_run(database, found, **given)
-    return opening.open_run(database, campaign, start=start.of, **given)
+    return opening.open_run(database, campaign, with_start=start.of, **given)
 
 
 def _check_populations(database: Database, settings: Settings) -> None:
     """Raise InvalidValue if the allow-list has too many keys for a run that is not over."""
     for spec in database.read(run_state.load_specs_except, ()):
         if database.read(run_state.load_state, spec.id).ending is None:
-            opening.require_population(spec.campaign, len(settings.enrolment.allow_list))
+            opening.require_allow_list_fits(spec.campaign, len(settings.enrolment.allow_list))
 
 
 def _same_but_for_start(

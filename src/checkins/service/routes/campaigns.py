@@ -96,7 +96,7 @@ def _view(live_run: LiveRun, runner: Runner, *, code: int = status.HTTP_200_OK) 
         live_run,
         epoch=runner.epoch,
         enrolment=str(runner.settings.enrolment.kind),
-        holding=runner.clock_watch.holding,
+        holding=runner.clock_watch.holding_reason,
         now=runner.database.now(),
     )
     return Response(body, status_code=code, media_type=wire.JSON)
@@ -116,11 +116,13 @@ async def latest(request: Request) -> Response:
     live_run = await live_run_of(request)
     # The ETag is weak, because two workers may write the fields of the safetensors header in
     # different orders. The tensors are the same.
-    tag = f'W/"{live_run.public.model_hash}"'
+    tag = f'W/"{live_run.public_snapshot.model_hash}"'
     headers = {"etag": tag, "cache-control": "no-cache"}
     if request.headers.get("if-none-match") == tag:
         return Response(status_code=304, headers=headers)
-    return Response(cached_model(live_run, live_run.public), media_type=wire.BYTES, headers=headers)
+    return Response(
+        cached_model(live_run, live_run.public_snapshot), media_type=wire.BYTES, headers=headers
+    )
 
 
 @public_router.get(

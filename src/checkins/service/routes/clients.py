@@ -144,7 +144,7 @@ async def report(request: Request) -> Response:
     Sending the same bytes again gets the same response. Different bytes are refused."""
     live_run, slot = await live_run_of(request), integer_of(request, "slot")
     receipt = bearer_of(request)
-    async with client_requests.receiving_report(runner_of(request), live_run, slot, receipt):
+    async with client_requests.reserve_report_memory(runner_of(request), live_run, slot, receipt):
         units = report_from_bytes(await request.body(), dimension=live_run.spec.dimension)
         await live_run.reports.submit(Submission(slot, receipt, units))
     return json_response(wire.ReportAccepted(status="taken"))

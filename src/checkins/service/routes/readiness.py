@@ -36,7 +36,7 @@ async def healthz(request: Request) -> wire.Health:
     """The process responds while it runs, even if its database does not respond. Restart it only if
     there is no response."""
     runner = runner_of(request)
-    return wire.Health(status="ok", epoch=runner.epoch, holding=runner.clock_watch.holding)
+    return wire.Health(status="ok", epoch=runner.epoch, holding=runner.clock_watch.holding_reason)
 
 
 @router.get("/readyz", **described("Readiness", wire.Readiness, problems="not-ready"))
@@ -61,7 +61,7 @@ async def metrics(request: Request) -> Response:
         spent = live_run.spent and live_run.spent["epsilon"]
         runner.metrics.campaign(
             live_run.spec.id,
-            slots_closed=live_run.public.state.closed,
+            slots_closed=live_run.public_snapshot.state.closed,
             epsilon_spent=math.nan if spent is None else spent,
             epsilon_budget=live_run.spec.campaign.budget.epsilon,
         )
@@ -77,13 +77,13 @@ def faults(runner: Runner) -> list[str]:
     now, answered = asyncio.get_running_loop().time(), runner.store_answered_at
     if answered is None or not now - answered <= STORE_TIMEOUT_S:
         found.append(f"the store has not answered for {STORE_TIMEOUT_S:.0f} s")
-    if runner.clock_watch.holding is not None:
-        found.append(f"no slot is closed: {runner.clock_watch.holding}")
+    if runner.clock_watch.holding_reason is not None:
+        found.append(f"no slot is closed: {runner.clock_watch.holding_reason}")
     elif late := _late(runner):
         found.append(f"slots are not closed on time in {', '.join(late)}")
-    if runner.witness_fault is not None:
-        found.append(runner.witness_fault)
-    if failing := runner.background.failing:
+    if runner.witness_error is not None:
+        found.append(runner.witness_error)
+    if failing := runner.background_tasks.failing_kinds:
         found.append(f"background tasks keep dying: {', '.join(failing)}")
     return found
 
@@ -93,7 +93,7 @@ def _late(runner: Runner) -> list[str]:
     now = runner.database.now()
     late = []
     for run, live_run in runner.live_runs.items():
-        moment = run_state_machine.due(live_run.spec, live_run.snapshot.state)
+        moment = run_state_machine.next_due_time(live_run.spec, live_run.snapshot.state)
         if moment is not None and not now - moment <= LATE_S:
             late.append(run)
     return late

@@ -1,4 +1,4 @@
-"""Responses about a run: its view, its model, its progress and its events.
+"""Responses about a run: its view (all public facts as JSON), model, progress and events.
 
 The view and the model are cached until the run changes. Everything here is public, and nothing
 depends on which clients took part (invariant 7).
@@ -18,15 +18,17 @@ from checkins.service.runs.live_run import LiveRun
 from checkins.service.store.run_state import RunSnapshot, RunSpec
 from checkins.tasks.model import unflatten
 
-MOST_RELEASES = 200  # largest number of releases that ``progress`` shows
-OWN_SLOT = (
+MAX_RELEASES_SHOWN = 200  # ``progress`` shows the releases of this many latest slots
+OWN_SLOT_PROMISE = (
     "Each client draws its own slot and takes part at most once in a run; the server contacts"
     " no client"
 )
-UNPROTECTED = (
+"""The beginning of a sentence of ``promises``."""
+NOT_PROTECTED_NOTES = (
     "The learning curve is measured on a public holdout, whose people are not protected.",
     "Choosing rates, features or models by looking at the clients' data is not covered.",
 )
+"""What the certificate does not cover. The view adds it to the assumptions of the certificate."""
 
 
 def summary(live_run: LiveRun) -> wire.Summary:
@@ -39,7 +41,7 @@ def summary(live_run: LiveRun) -> wire.Summary:
         "run": spec.number,
         "repeats": spec.campaign.repeats,
         "slots": spec.rules.slots,
-        "slots_closed": live_run.public.state.closed,
+        "slots_closed": live_run.public_snapshot.state.closed,
         "start": wire.format_time(spec.times.begins(1)),
         "slot_s": spec.times.slot_s,
     }
@@ -50,11 +52,12 @@ def view(
 ) -> wire.RunView:
     """Return everything that is public about a run, except the server's time.
 
-    ``holding`` says why no slot closes now; None if slots close.
+    ``epoch`` counts the starts on the store, and ``enrolment`` says who may enrol. ``holding`` is
+    the reason why no slot closes now, or None if slots close on time.
     """
-    spec, snapshot, campaign = live_run.spec, live_run.public, live_run.spec.campaign
+    spec, snapshot, campaign = live_run.spec, live_run.public_snapshot, live_run.spec.campaign
     budget = campaign.budget
-    certificate = finite(snapshot.certificate)
+    certificate = replace_nonfinite(snapshot.certificate)
     return {
         **summary(live_run),
         "seal": spec.seal,
@@ -78,9 +81,9 @@ def view(
             "adjacency": cast(Any, str(budget.adjacency)),
         },
         "certificate": certificate,
-        "spent": finite(live_run.spent),
+        "spent": replace_nonfinite(live_run.spent),
         "promises": promises(live_run, certificate),
-        "assumptions": [*certificate.get("assumptions", ()), *UNPROTECTED],
+        "assumptions": [*certificate.get("assumptions", ()), *NOT_PROTECTED_NOTES],
         "next": live_run.next_run,
         "holding": None if snapshot.state.ending is not None else holding,
         "enrolment": cast(Any, enrolment),
@@ -92,60 +95,63 @@ def promises(live_run: LiveRun, certificate: Mapping[str, Any]) -> list[str]:
     epsilon, delta = certificate.get("epsilon"), certificate.get("delta")
     if epsilon is None:
         return ["No finite epsilon is proved for this run, so it gives no guarantee."]
-    over, rules = live_run.public.state.ending is not None, live_run.spec.rules
-    neighbours = (
+    is_over, rules = live_run.public_snapshot.state.ending is not None, live_run.spec.rules
+    whose_data = (
         "whether or not they are one of the clients"
         if certificate.get("adjacency") == "add-remove"
         else "whatever their data are"
     )
-    promised = [
-        f"Whoever sees every model that this run {'has released' if over else 'will release'}, and"
-        f" all that was released before on this population, can tell about any one person,"
-        f" {neighbours}, at most what epsilon = {up_in_full(float(epsilon))} and delta = {delta!r}"
+    sentences = [
+        f"Whoever sees every model that this run {'has released' if is_over else 'will release'},"
+        f" and all that was released before on this population, learns about any one person,"
+        f" {whose_data}, at most what epsilon = {up_in_full(float(epsilon))} and delta = {delta!r}"
         f" allow ({certificate.get('adjacency')}, {certificate.get('method')}, rounded up).",
         f"The odds that an observer gives to any statement about that person change by at most a"
         f" factor of {up_in_full(math.exp(min(float(epsilon), 700.0)))}, except with probability"
         f" {delta!r}.",
     ]
-    if not over and not live_run.is_last:
-        promised.append(
+    if not is_over and not live_run.is_last:
+        sentences.append(
             "More runs follow, and epsilon grows with each. No run releases a model that would"
             f" bring the total above epsilon = {live_run.spec.campaign.budget.epsilon!r}."
         )
     if not rules.averaged:
-        return [*promised, f"{OWN_SLOT}, and nothing public reveals how many took part."]
-    promised.append(f"{OWN_SLOT}. Averaged updates reveal how many reports a slot used.")
-    if not over:
-        promised.append(
+        return [*sentences, f"{OWN_SLOT_PROMISE}, and nothing public reveals how many took part."]
+    sentences.append(f"{OWN_SLOT_PROMISE}. Averaged updates reveal how many reports a slot used.")
+    if not is_over:
+        sentences.append(
             "This assumes as many contributors as the campaign declares. With fewer, epsilon is"
             " larger, and the certificate at the end of the run states it."
         )
-    return promised
+    return sentences
 
 
-def state(live_run: LiveRun) -> wire.StateEvent:
-    """Return the data of a ``state`` event."""
-    snapshot = live_run.public
+def state_event(live_run: LiveRun) -> wire.StateEvent:
+    """Return the data of a server-sent event ``state``."""
+    snapshot = live_run.public_snapshot
     return {
         "slots_closed": snapshot.state.closed,
         "model_hash": snapshot.model_hash,
         "head": snapshot.ledger.head,
         "entries": snapshot.ledger.entries,
-        "spent": finite(live_run.spent),
+        "spent": replace_nonfinite(live_run.spent),
     }
 
 
-def release(
+def release_event(
     live_run: LiveRun, slot: int, *, model_hash: str, head: str, entries: int
 ) -> wire.ReleaseEvent:
-    """Return the data of a ``release`` event."""
+    """Return the data of a server-sent event ``release``.
+
+    ``head`` and ``entries`` are the hash and the position of the slot's line in the ledger.
+    """
     return {
         "slot": slot,
         "slots_closed": slot,
         "model_hash": model_hash,
         "head": head,
         "entries": entries,
-        "spent": finite(live_run.spent_after(slot)),
+        "spent": replace_nonfinite(live_run.spent_after(slot)),
     }
 
 
@@ -154,27 +160,28 @@ def progress(live_run: LiveRun, releases: Sequence[tuple[int, str]]) -> wire.Pro
     return {
         "curve": [{"slots": slots, "metrics": metrics} for slots, metrics in live_run.public_curve],
         "spending": [
-            {"slots": slots, "epsilon": finite(epsilon)} for slots, epsilon in live_run.epsilons
+            {"slots": slots, "epsilon": replace_nonfinite(epsilon)}
+            for slots, epsilon in live_run.epsilons
         ],
         "releases": [{"slot": slot, "model_hash": model_hash} for slot, model_hash in releases],
     }
 
 
-def finite(value: Any) -> Any:
+def replace_nonfinite(value: Any) -> Any:
     """Return a JSON value in which None replaces every number that is not finite."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, Mapping):
-        return {key: finite(item) for key, item in value.items()}
+        return {key: replace_nonfinite(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [finite(item) for item in value]
+        return [replace_nonfinite(item) for item in value]
     return value
 
 
 def cached_view(
     live_run: LiveRun, *, epoch: int, enrolment: str, holding: str | None, now: float
 ) -> bytes:
-    """Return the view and the server's time as JSON. The view is built once per change."""
+    """Return the view and the server's time as JSON. The view is cached until the run changes."""
     if live_run.cached_view is None:
         content = view(live_run, epoch=epoch, enrolment=enrolment, holding=holding)
         live_run.cached_view = json.dumps(content).encode()
@@ -182,7 +189,7 @@ def cached_view(
 
 
 def cached_model(live_run: LiveRun, snapshot: RunSnapshot) -> bytes:
-    """Return a release as safetensors. The latest is cached, because all clients request it."""
+    """Return the model of a snapshot as safetensors. Only the last model is cached."""
     head = snapshot.ledger.head
     if head not in live_run.cached_models:
         live_run.cached_models = {head: model_bytes(live_run.spec, snapshot)}
@@ -190,9 +197,9 @@ def cached_model(live_run: LiveRun, snapshot: RunSnapshot) -> bytes:
 
 
 def model_bytes(spec: RunSpec, snapshot: RunSnapshot) -> bytes:
-    """Return the model as safetensors with named float64 tensors.
+    """Return the model of a snapshot as safetensors with named float64 tensors.
 
-    ``model_hash`` in its metadata is the hash of the flat model, as in the ledger.
+    ``model_hash`` in the metadata is the hash of the flattened model, as in the ledger.
     """
     return model_to_bytes(
         unflatten(snapshot.learner.model, spec.shapes),

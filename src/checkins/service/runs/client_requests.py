@@ -1,7 +1,8 @@
 """The requests of clients: enrol, check in, wait, report, withdraw, and read public data.
 
 Routes only parse a request and send the response. Decisions are made here, or by the protocol's
-state machine, which ``intake`` calls.
+state machine, which ``intake`` calls. "Raise ``busy``" means: raise a ``Problem``, an HTTP error
+response, of that type.
 """
 
 from __future__ import annotations
@@ -17,37 +18,39 @@ from checkins.service.http.problems import Problem
 from checkins.service.runs import cached_responses, clock_watch, intake
 from checkins.service.runs.cached_responses import cached_model
 from checkins.service.runs.intake import CheckIn, EnrolmentRequest
-from checkins.service.runs.live_run import EARLY_S, LiveRun
+from checkins.service.runs.live_run import MAX_EARLY_S, LiveRun
 from checkins.service.runs.memory_limits import REPORT_BYTES_PER_COORDINATE
 from checkins.service.runs.runner import Runner
 from checkins.service.store import ledgers, participants
 
 LEDGER_PART_BYTES = 4_000_000
 """Approximate size of the parts in which a ledger is sent, so that memory does not hold it all."""
-LINE_BYTES, NUMBER_BYTES = 500, 11
-"""Approximate size of a ledger line without its sum, and of one number of the sum, in bytes."""
+LINE_BYTES_WITHOUT_SUM, SUM_BYTES_PER_COORDINATE = 500, 11
+"""Approximate size of a slot's ledger line: a constant, and a part per coordinate of its sum."""
 
 
 async def enrol(runner: Runner, live_run: LiveRun, credential: str | None, key: str | None) -> str:
     """Enrol a client, and return a token for one check-in.
 
-    ``key`` is the idempotency key; ``credential`` or ``key`` is None if the client sent none. The
-    same key and listed credential get the same token again.
+    ``credential`` is what the client must show if enrolment is not open, and ``key`` is an
+    idempotency key; each is None if the client sent none. A retry with the same key and the same
+    credential from the allow-list gets the same token again.
     """
-    admitted = runner.settings.enrolment.admits(credential)
+    listed_hash = runner.settings.enrolment.admits(credential)  # None without an allow-list
     _refuse_if_over(live_run)
-    if admitted is None and key is None:
-        token, enrolment = new_token(), None
+    if listed_hash is None and key is None:
+        token, credential_hash = new_token(), None
     else:
-        run, listed = live_run.spec.id, admitted or ""
-        token = derived_token(runner.key, run=run, credential=listed, once=key or "")
-        enrolment = admitted or hashed(key or "")
-    await live_run.enrolments.submit(EnrolmentRequest(hashed(token), enrolment, hashed(key or "")))
+        run, secret_key = live_run.spec.id, runner.secret_key
+        token = derived_token(secret_key, run=run, credential=listed_hash or "", once=key or "")
+        credential_hash = listed_hash or hashed(key or "")
+    request = EnrolmentRequest(hashed(token), credential_hash, hashed(key or ""))
+    await live_run.enrolments.submit(request)
     return token
 
 
 async def withdraw(runner: Runner, live_run: LiveRun, token: str) -> None:
-    """Spend a token and erase its check-in. Raise ``refused`` if the service has neither."""
+    """Delete a token and its check-in. Raise ``refused`` if the store has neither."""
     _refuse_if_over(live_run)
     run = live_run.spec.id
     if not await runner.in_thread_or_busy(intake.withdraw, runner.database, run, hashed(token)):
@@ -55,11 +58,11 @@ async def withdraw(runner: Runner, live_run: LiveRun, token: str) -> None:
 
 
 async def check_in(runner: Runner, live_run: LiveRun, slot: int, token: str) -> str:
-    """Return the receipt of a check-in once it is durable. An early request waits for the slot."""
+    """Return the receipt of a check-in once it is durable. A slightly early request waits."""
     _refuse_if_over(live_run)
     clock_watch.refuse_while_holding(runner.database)
     if live_run.is_early(slot):
-        await _until_begun(live_run, runner, slot)
+        await _wait_until_slot_begins(live_run, runner, slot)
         clock_watch.refuse_while_holding(runner.database)
     receipt = await live_run.check_ins.submit(CheckIn(slot, hashed(token)))
     live_run.slots_of_receipts[receipt] = slot
@@ -70,7 +73,7 @@ async def slot_of(runner: Runner, live_run: LiveRun, receipt: str) -> int:
     """Return the slot of a receipt. Raise ``unknown-receipt`` if that slot is not in progress."""
     slot = live_run.slots_of_receipts.get(receipt)
     if slot is None:
-        slot = await runner.load(participants.slot_of, live_run.spec.id, receipt)
+        slot = await runner.read_store(participants.slot_of, live_run.spec.id, receipt)
     if slot is None:
         raise unknown_receipt()
     return slot
@@ -81,78 +84,78 @@ async def wait_for_outcome(
 ) -> OutcomeName | None:
     """Return the outcome of a check-in once it is known, or None if the slot is over.
 
-    If it is not known after ``timeout_s`` seconds, return ``waiting``.
+    If the outcome is not known after ``timeout_s`` seconds, return ``waiting``.
     """
     outcome = live_run.outcome(slot, receipt)
     if outcome != "waiting":
         return outcome
     loop = asyncio.get_running_loop()
-    until = loop.time() + timeout_s
+    deadline = loop.time() + timeout_s
     with runner.metrics.waiters.track_inprogress():
         while outcome == "waiting" and not runner.stopping.is_set():
-            left = until - loop.time()
-            if left <= 0.0 or not await live_run.wait_for_change(timeout_s=left):
+            remaining_s = deadline - loop.time()
+            if remaining_s <= 0.0 or not await live_run.wait_for_change(timeout_s=remaining_s):
                 break
             outcome = live_run.outcome(slot, receipt)
     return outcome
 
 
 async def model(runner: Runner, live_run: LiveRun, slot: int, receipt: str) -> bytes:
-    """Return the model that a chosen client trains, as safetensors.
+    """Return the model from which a chosen client trains, as safetensors.
 
     Raise ``refused`` if the receipt was not chosen in this slot.
     """
-    if await wait_for_outcome(runner, live_run, slot, receipt, timeout_s=EARLY_S) != "chosen":
+    if await wait_for_outcome(runner, live_run, slot, receipt, timeout_s=MAX_EARLY_S) != "chosen":
         raise Problem("refused", "this receipt was not chosen in this slot")
     return cached_model(live_run, live_run.snapshot)
 
 
 @asynccontextmanager
-async def receiving_report(
+async def reserve_report_memory(
     runner: Runner, live_run: LiveRun, slot: int, receipt: str
 ) -> AsyncIterator[None]:
-    """Reserve memory for a report before its body is read.
+    """Reserve memory for a report before its body is read; release the memory at the end.
 
     Raise ``refused`` if the receipt was not chosen, because a slow sender would occupy memory that
-    chosen clients need. One report per receipt is received at a time. A report that does not fit
-    into the memory waits.
+    chosen clients need. One report per receipt is received at a time. A report waits until enough
+    memory is free.
     """
     _refuse_if_over(live_run)
     if not await _is_chosen(live_run, runner, slot, receipt):
-        raise Problem("refused", "no report is asked of this receipt in this slot")
+        raise Problem("refused", "this receipt was not chosen in this slot, so it sends no report")
     size = REPORT_BYTES_PER_COORDINATE * live_run.spec.dimension
-    async with live_run.receiving(receipt), runner.report_memory.reserve(size):
+    async with live_run.lock_receipt(receipt), runner.report_memory.reserve(size):
         yield
 
 
 async def _is_chosen(live_run: LiveRun, runner: Runner, slot: int, receipt: str) -> bool:
     """Return whether a receipt was chosen in a slot.
 
-    The store is asked if this process has not read the choice of that slot.
+    The store is queried if this process has not read which clients were chosen in that slot.
     """
-    if live_run.knows_choice(slot):
+    if live_run.has_read_choice(slot):
         return live_run.outcome(slot, receipt) == "chosen"
-    return await runner.load(participants.is_chosen, live_run.spec.id, slot, receipt)
+    return await runner.read_store(participants.is_chosen, live_run.spec.id, slot, receipt)
 
 
-async def _until_begun(live_run: LiveRun, runner: Runner, slot: int) -> None:
-    """Wait until a slot begins; raise ``too-early`` if it begins in more than ``EARLY_S``."""
+async def _wait_until_slot_begins(live_run: LiveRun, runner: Runner, slot: int) -> None:
+    """Wait until a slot begins. Raise ``too-early`` if that is more than ``MAX_EARLY_S`` away."""
     loop = asyncio.get_running_loop()
-    ahead = live_run.spec.times.begins(slot) - runner.database.now()
+    begins_in_s = live_run.spec.times.begins(slot) - runner.database.now()
     if slot > live_run.spec.rules.slots:
         raise Problem("refused", f"the run has {live_run.spec.rules.slots:,} slots")
-    if ahead > EARLY_S:
-        raise Problem("too-early", f"slot {slot} has not begun", retry_after=ahead)
-    until = loop.time() + EARLY_S + live_run.spec.times.choose_s
+    if begins_in_s > MAX_EARLY_S:
+        raise Problem("too-early", f"slot {slot} has not begun", retry_after=begins_in_s)
+    deadline = loop.time() + MAX_EARLY_S + live_run.spec.times.choose_s
     while live_run.is_early(slot) and not runner.stopping.is_set():
-        left = until - loop.time()
-        if left <= 0.0 or not await live_run.wait_for_change(timeout_s=left):
-            raise Problem("busy", "the slot before is not closed yet", retry_after=1)
-    # Wait for the fixed time of the release, because the time that it takes to close the previous
-    # slot may depend on who was in it.
+        remaining_s = deadline - loop.time()
+        if remaining_s <= 0.0 or not await live_run.wait_for_change(timeout_s=remaining_s):
+            raise Problem("busy", "the previous slot is not closed yet", retry_after=1)
+    # Wait until the scheduled release of the previous slot's model. How long it takes to close that
+    # slot may depend on who was in it, so the response must not reveal when it was closed.
     await asyncio.sleep(max(0.0, live_run.spec.times.releases(slot - 1) - runner.database.now()))
     if live_run.is_early(slot):
-        raise Problem("busy", "this coordinator is stopping; try again", retry_after=1)
+        raise Problem("busy", "the coordinator is stopping; try again", retry_after=1)
 
 
 def unknown_receipt() -> Problem:
@@ -166,13 +169,10 @@ def _refuse_if_over(live_run: LiveRun) -> None:
 
 
 async def progress(runner: Runner, live_run: LiveRun) -> wire.Progress:
-    """Return the learning curve, the epsilons and the latest releases."""
-    run, closed, most = (
-        live_run.spec.id,
-        live_run.public.state.closed,
-        cached_responses.MOST_RELEASES,
-    )
-    releases = await runner.load(ledgers.last_releases, run, closed=closed, most=most)
+    """Return the learning curve, the epsilons computed so far, and the latest releases."""
+    run, closed = live_run.spec.id, live_run.public_snapshot.state.closed
+    slots = cached_responses.MAX_RELEASES_SHOWN
+    releases = await runner.read_store(ledgers.last_releases, run, last_slot=closed, slots=slots)
     return cached_responses.progress(live_run, releases)
 
 
@@ -182,29 +182,30 @@ async def ledger_parts(runner: Runner, live_run: LiveRun, *, after: int) -> Asyn
     The first part is read before this function returns, so that the caller can still send an error
     if the store does not answer.
     """
-    last, population = live_run.public.ledger.entries, live_run.spec.population
-    most = max(1, LEDGER_PART_BYTES // (LINE_BYTES + NUMBER_BYTES * live_run.spec.dimension))
+    last_entry, population = live_run.public_snapshot.ledger.entries, live_run.spec.population
+    line_bytes = LINE_BYTES_WITHOUT_SUM + SUM_BYTES_PER_COORDINATE * live_run.spec.dimension
+    lines_per_part = max(1, LEDGER_PART_BYTES // line_bytes)
 
-    async def part(done: int) -> list[bytes]:
-        count = max(0, min(most, last - done))
-        return await runner.load(ledgers.ledger_lines, population, after=done, most=count)
+    async def load_part(entry: int) -> list[bytes]:
+        limit = max(0, min(lines_per_part, last_entry - entry))
+        return await runner.read_store(ledgers.ledger_lines, population, after=entry, limit=limit)
 
-    async def parts(lines: list[bytes], done: int) -> AsyncIterator[bytes]:
+    async def parts(lines: list[bytes], entry: int) -> AsyncIterator[bytes]:
         while lines:
             yield b"".join(lines)
-            done += len(lines)
-            lines = await part(done) if done < last else []
+            entry += len(lines)
+            lines = await load_part(entry) if entry < last_entry else []
 
-    return parts(await part(after), after)
+    return parts(await load_part(after), after)
 
 
 async def ledger_head(runner: Runner, live_run: LiveRun, *, entries: int) -> str:
-    """Return the head that a ledger had after ``entries`` entries.
+    """Return the head (the hash of the last line) that a ledger had after ``entries`` entries.
 
-    Raise ``unknown-entry`` if not so many entries are public yet.
+    Raise ``unknown-entry`` if fewer entries are public.
     """
-    public, population = live_run.public.ledger.entries, live_run.spec.population
-    if entries > public:
-        raise Problem("unknown-entry", f"it has {public:,} entries so far")
-    (head,) = await runner.load(ledgers.ledger_heads, population, after=entries - 1, most=1)
+    public_entries, population = live_run.public_snapshot.ledger.entries, live_run.spec.population
+    if entries > public_entries:
+        raise Problem("unknown-entry", f"the ledger has {public_entries:,} entries so far")
+    (head,) = await runner.read_store(ledgers.ledger_heads, population, after=entries - 1, limit=1)
     return head

@@ -10,45 +10,47 @@ from typing import Generic, TypeVar
 
 from checkins.service.workers.background_tasks import STORE_TIMEOUT_S, store_unavailable
 
-M = TypeVar("M")
-A = TypeVar("A")
+Message = TypeVar("Message")
+Answer = TypeVar("Answer")
 
 
 @dataclass(eq=False)
-class GroupCommit(Generic[M, A]):
-    """Answers each message after it is durable, with one transaction at a time.
+class GroupCommit(Generic[Message, Answer]):
+    """Saves messages in one transaction at a time, and answers each message once it is durable.
 
-    ``commit`` runs on ``threads`` and returns an answer, or an exception, for each message. If a
-    transaction takes longer than ``timeout_s`` seconds, all waiting messages get ``busy``.
-    ``on_commit`` is called with the number of messages and the duration of each transaction.
+    ``commit`` saves at most ``max_messages`` messages. It runs on ``threads``, and returns an
+    answer or an exception for each message. If a transaction takes longer than ``timeout_s``
+    seconds, all waiting messages get the problem ``busy``. ``on_commit`` is called after each
+    transaction with the number of its messages and its duration in seconds.
     """
 
-    commit: Callable[[Sequence[M]], Sequence[A | Exception]]
+    commit: Callable[[Sequence[Message]], Sequence[Answer | Exception]]
     threads: Executor = field(kw_only=True)
-    most: int = field(default=500, kw_only=True)
+    max_messages: int = field(default=500, kw_only=True)
     timeout_s: float = field(default=STORE_TIMEOUT_S, kw_only=True)
     on_commit: Callable[[int, float], None] | None = field(default=None, kw_only=True)
-    _waiting: list[tuple[M, asyncio.Future[A]]] = field(default_factory=list)
-    _committing: list[tuple[M, asyncio.Future[A]]] = field(default_factory=list)
+    _waiting: list[tuple[Message, asyncio.Future[Answer]]] = field(default_factory=list)
+    _committing: list[tuple[Message, asyncio.Future[Answer]]] = field(default_factory=list)
     _task: asyncio.Task[None] | None = None
 
-    async def submit(self, message: M) -> A:
+    async def submit(self, message: Message) -> Answer:
         """Return the answer to a message, or raise the exception that ``commit`` returned."""
-        answer: asyncio.Future[A] = asyncio.get_running_loop().create_future()
+        answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
         self._waiting.append((message, answer))
         if self._task is None:
-            self._task = asyncio.create_task(self._work())
+            self._task = asyncio.create_task(self._commit_batches())
         return await answer
 
-    async def _work(self) -> None:
+    async def _commit_batches(self) -> None:
         loop = asyncio.get_running_loop()
         try:
             while self._waiting:
-                batch, self._waiting = self._waiting[: self.most], self._waiting[self.most :]
+                batch = self._waiting[: self.max_messages]
+                self._waiting = self._waiting[self.max_messages :]
                 self._committing = batch
                 messages = [message for message, _ in batch]
-                began = loop.time()
-                answers: Sequence[A | Exception]
+                started_at = loop.time()
+                answers: Sequence[Answer | Exception]
                 try:
                     commit = loop.run_in_executor(self.threads, self.commit, messages)
                     while not (await asyncio.wait({commit}, timeout=self.timeout_s))[0]:
@@ -57,10 +59,10 @@ class GroupCommit(Generic[M, A]):
                 except Exception as error:
                     answers = [error] * len(batch)
                 if self.on_commit is not None:
-                    self.on_commit(len(batch), loop.time() - began)
+                    self.on_commit(len(batch), loop.time() - started_at)
                 for (_, future), answer in zip(batch, answers, strict=True):
                     if future.done():
-                        continue  # the client has left, but its message is durable
+                        continue  # the request was cancelled, or got ``busy``
                     if isinstance(answer, Exception):
                         future.set_exception(answer)
                     else:

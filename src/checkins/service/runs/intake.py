@@ -1,8 +1,8 @@
 """Intake of enrolments, check-ins and reports, many in one transaction (invariants 1, 3, 5, 6).
 
-The protocol's state machine decides about each message. It gets a slot that contains only the
-client of that message, because no rule about a check-in or a report depends on other clients. The
-client gets its response after the transaction is durable.
+The protocol's state machine decides about each message. Its slot contains only the client of that
+message, because no rule about a check-in or a report depends on other clients. The client gets its
+response after the transaction is durable.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ from checkins.protocol.server import Server
 from checkins.protocol.slot import Acknowledge, CheckedIn, RecordCheckIn, ReportArrived, Slot
 from checkins.randomizers import DeviceReport
 from checkins.service.runs import randomness
-from checkins.service.runs.run_state_machine import stored_report
+from checkins.service.runs.run_state_machine import decode_report
 from checkins.service.store import participants, run_state
 from checkins.service.store.database import ConcurrentUpdate, Database
 from checkins.service.store.run_state import RunSpec, RunState
 
-NO_MODEL = Learner(np.zeros(1))
-"""A placeholder for the model, which no decision about a message uses."""
+UNUSED_LEARNER = Learner(np.zeros(1))
+"""A placeholder for the model and the optimizer state, which no decision here uses."""
 
 
 @dataclass(frozen=True, slots=True)
 class EnrolmentRequest:
     """The hashes of a new token, of the client's credential and of its idempotency key.
 
-    If enrolment is open, the idempotency key is the credential too: ``credential`` is its hash, or
-    None if the client sent no key.
+    Without an allow-list, the idempotency key also serves as the credential. Then ``credential``
+    is the hash of that key, or None if the client sent no key.
     """
 
     token: str
@@ -54,7 +54,10 @@ class CheckIn:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Submission:
-    """A report for a slot, with the receipt of its check-in."""
+    """A report for a slot, with the receipt of its check-in.
+
+    ``units`` is the reported vector, as integers in units of the campaign's grid.
+    """
 
     slot: int
     receipt: str
@@ -64,18 +67,18 @@ class Submission:
 def take_check_ins(
     database: Database, spec: RunSpec, messages: Sequence[CheckIn]
 ) -> list[str | ProtocolViolation]:
-    """Return a receipt or a refusal for each check-in. With a receipt its token is spent."""
-    wanted = sorted({message.token for message in messages})
-    new: dict[tuple[str, str], int] = {}
+    """Save check-ins and spend their tokens. Return a receipt or a refusal for each message."""
+    tokens = sorted({message.token for message in messages})
+    new_check_ins: dict[tuple[str, str], int] = {}
     answers: list[str | ProtocolViolation] = []
-    with database.shared(spec.id) as connection:
+    with database.shared_transaction(spec.id) as connection:
         state = run_state.load_state(connection, spec.id)
-        unspent = participants.unspent_tokens(connection, spec.id, wanted)
-        others = [token for token in wanted if token not in unspent]  # mostly retries
-        receipts = participants.receipts_of(connection, spec.id, others)
-        for message, receipt in zip(messages, randomness.receipts(len(messages)), strict=True):
-            earlier = receipts.get(message.token)
-            waiting = {} if earlier is None else {message.token: earlier}
+        unspent = participants.unspent_tokens(connection, spec.id, tokens)
+        not_unspent = [token for token in tokens if token not in unspent]  # mostly retries
+        receipts = participants.receipts_of(connection, spec.id, not_unspent)
+        for message, receipt in zip(messages, randomness.draw_receipts(len(messages)), strict=True):
+            earlier_receipt = receipts.get(message.token)
+            waiting = {} if earlier_receipt is None else {message.token: earlier_receipt}
             spent = message.token not in unspent
             event = CheckedIn(message.slot, message.token, receipt, spent=spent)
             try:
@@ -87,36 +90,36 @@ def take_check_ins(
                 if isinstance(effect, RecordCheckIn):
                     unspent.discard(effect.token)
                     receipts[effect.token] = effect.receipt
-                    new[effect.token, effect.receipt] = message.slot
+                    new_check_ins[effect.token, effect.receipt] = message.slot
                 elif isinstance(effect, Acknowledge):
                     answers.append(effect.receipt)
-        if new:
-            spent_now = sorted(token for token, _ in new)  # in order, to avoid deadlocks
-            if not participants.spend_tokens(connection, spec.id, spent_now):
+        if new_check_ins:
+            to_spend = sorted(token for token, _ in new_check_ins)  # in order, to avoid deadlocks
+            if not participants.spend_tokens(connection, spec.id, to_spend):
                 raise ConcurrentUpdate
-            participants.add_check_ins(connection, spec.id, new)
+            participants.add_check_ins(connection, spec.id, new_check_ins)
     return answers
 
 
 def take_reports(
     database: Database, spec: RunSpec, messages: Sequence[Submission]
 ) -> list[ProtocolViolation | None]:
-    """Save reports. Return None for each report that is durable, and a refusal for any other."""
-    wanted = sorted({message.receipt for message in messages})
-    new: dict[str, bytes] = {}
+    """Save reports. Return None for each report that was accepted, and a refusal for any other."""
+    receipts = sorted({message.receipt for message in messages})
+    new_reports: dict[str, bytes] = {}
     answers: list[ProtocolViolation | None] = []
-    with database.shared(spec.id) as connection:
+    with database.shared_transaction(spec.id) as connection:
         state = run_state.load_state(connection, spec.id)
-        stored_rows = participants.lock_check_ins(connection, spec.id, wanted)
+        stored_check_ins = participants.lock_check_ins(connection, spec.id, receipts)
         for message in messages:
-            row = stored_rows.get(message.receipt)
-            stored = new.get(message.receipt) or (None if row is None else row.report)
+            row = stored_check_ins.get(message.receipt)
+            stored = new_reports.get(message.receipt) or (None if row is None else row.report)
             server = _server(
                 spec,
                 state,
                 waiting={} if row is None else {row.token: row.receipt},
                 chosen=(message.receipt,) if row is not None and row.chosen else (),
-                reports={} if stored is None else {message.receipt: stored_report(stored, spec)},
+                reports={} if stored is None else {message.receipt: decode_report(stored, spec)},
             )
             report = Report.from_device(DeviceReport(message.units, spec.sampler.grid))
             try:
@@ -125,43 +128,44 @@ def take_reports(
                 answers.append(refusal)
                 continue
             if stored is None:
-                new[message.receipt] = np.ascontiguousarray(message.units, dtype="<i4").tobytes()
+                units = np.ascontiguousarray(message.units, dtype="<i4")
+                new_reports[message.receipt] = units.tobytes()
             answers.append(None)
-        participants.save_reports(connection, spec.id, new)
+        participants.save_reports(connection, spec.id, new_reports)
     return answers
 
 
 def take_enrolments(
     database: Database, spec: RunSpec, messages: Sequence[EnrolmentRequest]
 ) -> list[ProtocolViolation | None]:
-    """Save enrolments. Return None for each that is durable, and a refusal for any other.
+    """Save enrolments. Return None for each that was accepted, and a refusal for any other.
 
-    A credential has one token. If it enrols again with the same idempotency key, nothing changes,
-    and a spent token stays spent. With another key it is refused. At most as many clients enrol as
-    the campaign declares, and a client that withdraws still counts.
+    A credential has one token. If a credential enrols again with the same idempotency key, nothing
+    changes, and a spent token stays spent. With another key the credential is refused. At most as
+    many clients may enrol as the campaign declares, and a client that withdraws still counts.
     """
     run = spec.id
-    named = sorted({message.credential for message in messages if message.credential is not None})
+    sent = {message.credential for message in messages if message.credential is not None}
     answers: list[ProtocolViolation | None] = []
     new_tokens: list[str] = []
     new_keys: dict[str, str] = {}
-    full = ProtocolViolation(
+    run_is_full = ProtocolViolation(
         f"no more clients may enrol in this run: the campaign declares at most"
         f" {spec.most_enrolled:,} of them, and its certificate may depend on that"
     )
-    with database.shared(run) as connection:
+    with database.shared_transaction(run) as connection:
         if run_state.load_state(connection, run).ending is not None:
             return [ProtocolViolation("the run is over")] * len(messages)
-        clients = before_all = participants.lock_enrolled(connection, run)
-        keys = participants.enrolment_keys(connection, run, named)
+        clients = clients_before = participants.lock_enrolled_count(connection, run)
+        keys = participants.enrolment_keys(connection, run, sorted(sent))
         for message in messages:
-            before = None if message.credential is None else keys.get(message.credential)
-            if before is not None and before != message.key:
+            earlier_key = None if message.credential is None else keys.get(message.credential)
+            if earlier_key is not None and earlier_key != message.key:
                 answers.append(ProtocolViolation("this key has enrolled in this run already"))
                 continue
-            if before is None:
+            if earlier_key is None:
                 if clients >= spec.most_enrolled:
-                    answers.append(full)
+                    answers.append(run_is_full)
                     continue
                 clients += 1
                 new_tokens.append(message.token)
@@ -170,22 +174,25 @@ def take_enrolments(
             answers.append(None)
         participants.add_enrolments(connection, run, new_keys)
         participants.add_tokens(connection, run, new_tokens)
-        if clients != before_all:
-            participants.save_enrolled(connection, run, clients)
+        if clients != clients_before:
+            participants.save_enrolled_count(connection, run, clients)
     return answers
 
 
 def withdraw(database: Database, run: str, token: str) -> bool:
-    """Spend a token and erase its check-in. Return False if the store has neither."""
-    with database.shared(run) as connection:
+    """Delete a token and its check-in. Return False if the store has neither."""
+    with database.shared_transaction(run) as connection:
         return participants.erase_client(connection, run, token)
 
 
-def _server(spec: RunSpec, state: RunState, **client: Any) -> Server:
-    """Return the state machine with the slot in progress, which contains a single client."""
+def _server(spec: RunSpec, state: RunState, **slot_fields: Any) -> Server:
+    """Return the state machine with the slot in progress.
+
+    ``slot_fields`` are fields of ``Slot`` (``waiting``, ``chosen``, ``reports``) about one client.
+    """
     slot = None
     if state.slot_phase is not None:
-        slot = Slot(state.slot, spec.rules, state.slot_phase, **client)
+        slot = Slot(state.slot, spec.rules, state.slot_phase, **slot_fields)
         if slot.phase is slots.Phase.CHOOSING:  # the choice is in the store, so it is durable
             slot, _ = slots.step(slot, slots.ChoiceRecorded(slot.number))
-    return Server(spec.rules, NO_MODEL, state.phase, state.closed, slot)
+    return Server(spec.rules, UNUSED_LEARNER, state.phase, state.closed, slot)

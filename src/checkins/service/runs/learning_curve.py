@@ -19,7 +19,7 @@ from checkins.service.workers.background_tasks import DaemonThreads
 from checkins.tasks import metrics
 from checkins.tasks.loaded_task import LoadedTask
 
-POINTS = 200  # target number of points of a curve
+TARGET_POINTS = 200  # approximate number of points on a learning curve
 
 
 class Holdout:
@@ -30,7 +30,7 @@ class Holdout:
 
     @classmethod
     def of(cls, task: Task, *, folder: Path) -> Holdout | None:
-        """Return the holdout of a task, or None if it has none or its data cannot be loaded."""
+        """Return the holdout of a task, or None if there is none or its data cannot be loaded."""
         if isinstance(task.data, DataFile) and not task.data.holdout:
             return None
         try:
@@ -40,23 +40,23 @@ class Holdout:
         return cls(loaded) if len(loaded.data.holdout_labels) else None
 
     def measure(self, model: NDArray[np.float64]) -> dict[str, float]:
-        """Return loss, accuracy and, for two classes, AUC, without metrics that are not finite."""
-        measured: dict[str, float] = {}
+        """Return loss, accuracy and, for two classes, AUC. Omit metrics that are not finite."""
+        values: dict[str, float] = {}
         features, labels = self._data.holdout_features, self._data.holdout_labels
         with np.errstate(all="ignore"):
             try:
                 scores: Any = self._model.scores(model.astype(np.float32), features)
-                measured["loss"] = metrics.mean_loss(scores, labels)
-                measured["accuracy"] = metrics.accuracy(scores, labels)
+                values["loss"] = metrics.mean_loss(scores, labels)
+                values["accuracy"] = metrics.accuracy(scores, labels)
                 if self._data.classes == 2:
-                    measured["auc"] = metrics.auc(scores, labels)
+                    values["auc"] = metrics.auc(scores, labels)
             except CheckinsError:
                 return {}  # a model that has diverged has no metrics
-        return {name: value for name, value in measured.items() if math.isfinite(value)}
+        return {name: value for name, value in values.items() if math.isfinite(value)}
 
 
-class Measurements:
-    """Measures models on a separate thread, and saves the results in the store."""
+class MeasuringThread:
+    """A thread that measures models, and saves the metrics in the store."""
 
     def __init__(self, database: Database, *, folder: Path) -> None:
         self._database = database
@@ -69,24 +69,24 @@ class Measurements:
         loop = asyncio.get_running_loop()
         await loop.run_in_executor(self._thread, self._measure, spec, snapshot)
 
-    def stop(self, *, within_s: float) -> bool:
-        """Accept no more work. Return False if a measurement still runs after ``within_s``."""
-        return self._thread.stop(within_s=within_s)
+    def stop(self, *, timeout_s: float) -> bool:
+        """Accept no more work. Return False if a measurement still runs after ``timeout_s``."""
+        return self._thread.stop(timeout_s=timeout_s)
 
     def _measure(self, spec: RunSpec, snapshot: RunSnapshot) -> None:
         task = spec.campaign.task
         if spec.seal not in self._holdouts and task is not None:
             self._holdouts[spec.seal] = Holdout.of(task, folder=self._folder)
         holdout = self._holdouts.get(spec.seal)
-        measured = None if holdout is None else holdout.measure(snapshot.learner.model)
-        if measured:
+        values = None if holdout is None else holdout.measure(snapshot.learner.model)
+        if values:
             slots = snapshot.state.closed
-            run_state.add_curve_point(self._database, spec.id, slots=slots, metrics=measured)
+            run_state.add_curve_point(self._database, spec.id, slots=slots, metrics=values)
 
 
-def is_due(spec: RunSpec, snapshot: RunSnapshot, curve: Curve) -> bool:
-    """Return whether the model of a snapshot should be measured, and has not been."""
+def should_measure(spec: RunSpec, snapshot: RunSnapshot, curve: Curve) -> bool:
+    """Return whether the model of a snapshot is a point of ``curve`` that is still missing."""
     slots, closed = spec.rules.slots, snapshot.state.closed
     if curve and curve[-1][0] >= closed:
         return False
-    return closed == slots or closed % max(1, slots // POINTS) == 0
+    return closed == slots or closed % max(1, slots // TARGET_POINTS) == 0

@@ -1,4 +1,4 @@
-"""A run in the memory of this process, with the requests that wait for a change of it.
+"""A run in the memory of this process, and the requests that wait until the run changes.
 
 A live run holds the state that was last read from the database, so that many requests need no
 query. It wakes waiting requests when the run changes. It makes no decisions about the protocol.
@@ -21,11 +21,11 @@ from checkins.service.runs.intake import CheckIn, EnrolmentRequest, Submission
 from checkins.service.runs.run_state_machine import SlotChoice
 from checkins.service.store.run_state import Curve, Epsilons, RunSnapshot, RunSpec
 
-EARLY_S = 2.0
-"""A check-in that comes at most this many seconds before its slot waits; others are refused."""
+MAX_EARLY_S = 2.0
+"""A check-in that arrives at most this many seconds before its slot waits; earlier ones fail."""
 
-MOST_REPORTS_PER_RECEIPT = 2
-"""Largest number of reports of one receipt at once: one that has stalled, and its retry."""
+MAX_REPORTS_PER_RECEIPT = 2
+"""Largest number of reports of one receipt in transfer: one that has stalled, and its retry."""
 
 
 @dataclass(eq=False)
@@ -37,11 +37,12 @@ class LiveRun:
     enrolments: GroupCommit[EnrolmentRequest, None] = field(kw_only=True)
     check_ins: GroupCommit[CheckIn, str] = field(kw_only=True)
     reports: GroupCommit[Submission, None] = field(kw_only=True)
-    public: RunSnapshot = field(init=False)
-    """The snapshot that clients see. A release becomes public at a fixed time after its slot."""
+    public_snapshot: RunSnapshot = field(init=False)
+    """The snapshot that clients see. A release becomes public at its scheduled time."""
     epsilons: Epsilons = field(default_factory=list)
     curve: Curve = field(default_factory=list)
     next_run: str | None = None
+    """The id of the next run of the campaign, or None if it is not open yet."""
     budget_is_spent: bool = False
     """Whether the budget allows no further run, although the campaign declares more."""
     slots_of_receipts: dict[str, int] = field(default_factory=dict)
@@ -50,18 +51,20 @@ class LiveRun:
     """The view as JSON without the server's time; None if it must be built again."""
     cached_models: dict[str, bytes] = field(default_factory=dict)
     """The latest model as safetensors; the key is the head of the ledger."""
-    _reporting: dict[str, tuple[asyncio.Lock, int]] = field(default_factory=dict)
-    """For each receipt, a lock and the number of reports that are being received."""
+    _report_locks: dict[str, tuple[asyncio.Lock, int]] = field(default_factory=dict)
+    """For each receipt, a lock and the number of its reports that are in transfer."""
     _choice: SlotChoice | None = None
-    _change: asyncio.Event = field(default_factory=asyncio.Event)
+    """The last choice of clients that this process has read, or None."""
+    _changed: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set at the next change of the run, and then replaced by a new event."""
 
     def __post_init__(self) -> None:
-        self.public = self.snapshot
+        self.public_snapshot = self.snapshot
 
     @property
     def status(self) -> RunStatus:
         """The status of the run that clients see."""
-        state = self.public.state
+        state = self.public_snapshot.state
         if state.ending is not None:
             return "completed" if state.ending is Ending.COMPLETED else "stopped"
         return "waiting" if state.phase is Phase.WAITING and state.closed == 0 else "running"
@@ -77,79 +80,79 @@ class LiveRun:
         return self.snapshot.state.ending is not None
 
     @property
-    def needs_choice(self) -> bool:
-        """Whether the clients of the slot have been chosen, and this process has not read who."""
+    def choice_is_unread(self) -> bool:
+        """Whether clients were chosen in the slot in progress, and this process must read which."""
         state = self.snapshot.state
         if state.slot_phase is not slots.Phase.CHOOSING:
             return False
         return self._choice is None or self._choice.slot != state.slot
 
     def update(self, snapshot: RunSnapshot, choice: SlotChoice | None = None) -> None:
-        """Store a newer snapshot, and wake all waiting requests.
+        """Replace the snapshot by a newer one, and wake all waiting requests.
 
-        If it contains a new release, it becomes public only by ``publish``.
+        A snapshot with a new release becomes public only when ``publish`` is called.
         """
         if snapshot.state.closed != self.snapshot.state.closed:
             self.slots_of_receipts.clear()
         self.snapshot = snapshot
         if choice is not None:
             self._choice = choice
-        if snapshot.ledger.head == self.public.ledger.head:
-            self.public = snapshot
+        if snapshot.ledger.head == self.public_snapshot.ledger.head:
+            self.public_snapshot = snapshot
         self.wake()
 
     def publish(self, snapshot: RunSnapshot) -> None:
-        """Make a release public, unless a later one is public already."""
-        if snapshot.ledger.entries > self.public.ledger.entries:
-            self.public = snapshot
+        """Make a snapshot with a release public, unless a later one is public already."""
+        if snapshot.ledger.entries > self.public_snapshot.ledger.entries:
+            self.public_snapshot = snapshot
             self.wake()
 
     def wake(self) -> None:
         """Drop the cached view and wake all waiting requests."""
         self.cached_view = None
-        self._change.set()
-        self._change = asyncio.Event()
+        self._changed.set()
+        self._changed = asyncio.Event()
 
     async def wait_for_change(self, *, timeout_s: float) -> bool:
         """Wait for a change of the run. Return False if none comes within ``timeout_s`` seconds."""
         try:
             async with asyncio.timeout(timeout_s):
-                await self._change.wait()
+                await self._changed.wait()
         except TimeoutError:
             return False
         return True
 
     @asynccontextmanager
-    async def receiving(self, receipt: str) -> AsyncIterator[None]:
-        """Hold the lock of a receipt, so that one of its reports is read at a time.
+    async def lock_receipt(self, receipt: str) -> AsyncIterator[None]:
+        """Hold the lock of a receipt, so that one report of it is read at a time.
 
-        One more report may wait. Raise ``too-many`` for a third.
+        A second report may wait for the lock. Raise the problem ``too-many`` for a third.
         """
-        lock, count = self._reporting.get(receipt, (asyncio.Lock(), 0))
-        if count >= MOST_REPORTS_PER_RECEIPT:
+        lock, count = self._report_locks.get(receipt, (asyncio.Lock(), 0))
+        if count >= MAX_REPORTS_PER_RECEIPT:
             detail = "two reports of this receipt are already being received"
             raise Problem("too-many", detail, retry_after=1)
-        self._reporting[receipt] = lock, count + 1
+        self._report_locks[receipt] = lock, count + 1
         try:
             async with lock:
                 yield
         finally:
-            _, count = self._reporting.pop(receipt)
+            _, count = self._report_locks.pop(receipt)
             if count > 1:
-                self._reporting[receipt] = lock, count - 1
+                self._report_locks[receipt] = lock, count - 1
 
     def is_early(self, slot: int) -> bool:
-        """Return whether a slot has not begun, as far as this process knows."""
+        """Return whether a slot has not begun, according to the last snapshot."""
         state = self.snapshot.state
         if self.is_over or state.phase is Phase.DONE:
             return False
         return slot > state.slot or (slot == state.slot and state.phase is Phase.WAITING)
 
-    def knows_choice(self, slot: int) -> bool:
-        """Return whether this process has read who was chosen in a slot."""
+    def has_read_choice(self, slot: int) -> bool:
+        """Return whether this process has read which clients were chosen in a slot."""
         state = self.snapshot.state
-        chosen = state.slot_phase is slots.Phase.CHOOSING
-        return slot == state.slot and chosen and not self.needs_choice
+        was_made = state.slot_phase is slots.Phase.CHOOSING
+        return slot == state.slot and was_made and not self.choice_is_unread
 
     def outcome(self, slot: int, receipt: str) -> OutcomeName | None:
         """Return the outcome of a check-in, as the protocol's state machine decides it.
@@ -159,7 +162,7 @@ class LiveRun:
         state = self.snapshot.state
         if slot != state.slot or state.slot_phase is None:
             return None
-        if self.needs_choice or state.slot_phase is slots.Phase.COLLECTING:
+        if self.choice_is_unread or state.slot_phase is slots.Phase.COLLECTING:
             return "waiting"
         choice = self._choice
         if choice is None or receipt not in choice.waiting:
@@ -172,30 +175,33 @@ class LiveRun:
     @property
     def public_curve(self) -> Curve:
         """The points of the learning curve whose models are public."""
-        closed = self.public.state.closed
+        closed = self.public_snapshot.state.closed
         return [point for point in self.curve if point[0] <= closed]
 
     @property
     def spent(self) -> Spent | None:
-        """An upper bound on epsilon so far, or the certified epsilon once the run is over.
+        """An upper bound on the epsilon spent so far, or once the run is over the certified one.
 
-        Return None if no epsilon is known.
+        None if no epsilon is known.
         """
-        closed = self.public.state.closed
-        if self.public.state.ending is not None:
-            return {"epsilon": self.public.certificate.get("epsilon"), "slots": closed}
+        closed = self.public_snapshot.state.closed
+        if self.public_snapshot.state.ending is not None:
+            return {"epsilon": self.public_snapshot.certificate.get("epsilon"), "slots": closed}
         return self.spent_after(closed)
 
     def spent_after(self, closed: int) -> Spent | None:
         """Return an upper bound on epsilon after ``closed`` slots.
 
-        It is the epsilon of the smallest slot count that has been computed and is at least
-        ``closed``, or else the epsilon of the whole run. Return None if neither is known.
+        Epsilon is computed for some numbers of slots. The bound is the epsilon for the smallest of
+        them that is at least ``closed``, or else the epsilon of the whole run. Return None if
+        neither is known.
         """
-        if closed == 0 and self.spec.number == 1 and not self.public.ledger.closed:
+        if closed == 0 and self.spec.number == 1 and not self.public_snapshot.ledger.closed:
             return {"epsilon": 0.0, "slots": 0}
         for count, epsilon in self.epsilons:
             if count >= closed:
                 return {"epsilon": epsilon, "slots": count}
-        certified = self.public.certificate.get("epsilon")  # used until epsilons are computed
+        certified = self.public_snapshot.certificate.get(
+            "epsilon"
+        )  # if no such epsilon is computed yet
         return None if certified is None else {"epsilon": certified, "slots": self.spec.affordable}

@@ -25,23 +25,23 @@ from checkins.service.workers.background_tasks import DaemonThreads
 from checkins.tasks.loaded_task import INITIAL_WEIGHTS_SEED, model_of
 
 T = TypeVar("T")
-MOST_WAITING = 4  # largest number of campaigns in the queue
+MAX_WAITING = 4  # largest number of campaigns that wait to be opened
 OPENING_TIMEOUT_S = 60.0
-"""Seconds after which a request gets ``busy``. The work goes on, and a retry gets its result."""
+"""Seconds after which a request gets ``busy``. Opening goes on, and a retry gets its result."""
 
 
 class _Unaffordable(InvalidValue):
-    """The budget allows no slot."""
+    """The privacy budget allows no slot of the campaign."""
 
 
 class PopulationBusy(ProtocolViolation):
-    """Another campaign is open on the population, and only one may be open at a time."""
+    """Another campaign is open on the population. Only one may be open at a time."""
 
 
-def posted_campaign(text: bytes) -> Campaign:
-    """Parse a campaign file from the network.
+def parse_posted_campaign(text: bytes) -> Campaign:
+    """Parse a campaign file that an operator posted over the network.
 
-    Raise InvalidValue if the file names code to import or a data file with a path.
+    Raise InvalidValue if the campaign names Python code to import or a data file with a path.
     """
     try:
         campaign = parse_campaign(text.decode("utf-8")).campaign
@@ -64,48 +64,51 @@ def open_run(
     campaign: Campaign,
     *,
     folder: Path,
-    start: Callable[[Campaign], Campaign] = lambda campaign: campaign,
-    listed: int = 0,
+    with_start: Callable[[Campaign], Campaign] = lambda campaign: campaign,
+    allow_list_size: int = 0,
 ) -> RunSpec:
     """Open the next run of a campaign and return it.
 
     If a run of the campaign is open, return that run. If the campaign is over, return its last run.
     The run may use the budget of the population, minus the privacy loss of earlier campaigns.
 
-    ``start`` may change the start of the campaign. It is called again after the certificate is
-    computed, because that is slow. ``listed`` is the number of keys in the allow-list, or 0.
+    ``with_start`` returns the campaign with its final start time, which may be relative to now. It
+    is called again after the certificate is computed, because the computation may take long.
+    ``allow_list_size`` is the number of keys in the allow-list, or 0 without an allow-list.
     """
     _check_complete(campaign, folder)
-    require_population(campaign, listed)
-    population, seal = population_of(campaign), start(campaign).seal
+    require_allow_list_fits(campaign, allow_list_size)
+    population, seal = population_of(campaign), with_start(campaign).seal
     while True:
-        with database.reading() as connection:
+        with database.read_transaction() as connection:
             ledger = ledgers.load_ledger(connection, population)
-            incomplete = metadata.read(connection, metadata.lost_runs_entry(population)) is not None
+            lost_runs_mark = metadata.read(connection, metadata.lost_runs_entry(population))
         running = ledger.running
         if running is not None:
             if running.seal == seal:
-                return _stored_spec(database, run_id(running.seal, running.number))
+                return _load_spec(database, run_id(running.seal, running.number))
             raise PopulationBusy(
                 f"campaign {running.campaign.name!r} is open on this population"
-                " and must be over first: campaigns on the same people come one after another"
+                " and must end first: only one campaign at a time may run on the same people"
             )
-        own_runs = [run for run in ledger.closed if run.seal == seal]
-        stopped = bool(own_runs) and own_runs[-1].slots_closed < campaign.design.slots
-        if stopped or len(own_runs) == campaign.repeats:
-            return _stored_spec(database, run_id(seal, len(own_runs)))  # the campaign is over
-        if incomplete:
-            expected = "had campaigns that were lost with a store, so its privacy loss is unknown"
+        past_runs = [run for run in ledger.closed if run.seal == seal]
+        was_stopped = bool(past_runs) and past_runs[-1].slots_closed < campaign.design.slots
+        if was_stopped or len(past_runs) == campaign.repeats:
+            return _load_spec(database, run_id(seal, len(past_runs)))  # the campaign is over
+        if lost_runs_mark is not None:
+            expected = (
+                "had campaigns whose records were lost with a store: its privacy loss is unknown"
+            )
             raise InvalidValue("population_id", campaign.population_id, expected)
-        number = 1 + len(own_runs)
+        number = 1 + len(past_runs)
         try:
             prepared = _PreparedRun.of(campaign, number, ledger, folder)
         except _Unaffordable:
-            if not own_runs:
+            if not past_runs:
                 raise
-            return _stored_spec(database, run_id(seal, len(own_runs)))  # the budget is used up
-        prepared = prepared.with_start_of(start(campaign))
-        _check_time(database, prepared.spec)
+            return _load_spec(database, run_id(seal, len(past_runs)))  # the budget is used up
+        prepared = prepared.with_start_of(with_start(campaign))
+        _check_start_is_ahead(database, prepared.spec)
         if prepared.commit(database, ledger):
             spec = prepared.spec
             logs.event("opened", campaign=spec.id, slots=spec.rules.slots)
@@ -117,31 +120,33 @@ def _check_complete(campaign: Campaign, folder: Path) -> None:
         raise InvalidValue("campaign", campaign.name, f"needs {', '.join(campaign.missing)}")
     data = None if campaign.task is None else campaign.task.data
     if isinstance(data, DataFile) and data.holdout and not (folder / data.file).is_file():
-        expected = "is not here: put a table with its public holdout here, or set holdout = 0"
+        expected = (
+            "is not in the folder: put a table with the public holdout there, or set holdout = 0"
+        )
         raise InvalidValue("file", data.file, expected)
 
 
-def require_population(campaign: Campaign, listed: int) -> None:
+def require_allow_list_fits(campaign: Campaign, allow_list_size: int) -> None:
     """Raise InvalidValue if the allow-list has more keys than the declared population."""
     population = campaign.design.population
-    if population is not None and listed > population.most:
+    if population is not None and allow_list_size > population.most:
         expected = (
             f"is longer than the population of campaign {campaign.name!r}, at most"
             f" {population.most:,} clients: shorten the list, or declare a larger population,"
             " which is another campaign"
         )
-        raise InvalidValue("allow_list", f"{listed:,} keys", expected)
+        raise InvalidValue("allow_list", f"{allow_list_size:,} keys", expected)
 
 
-def _check_time(database: Database, spec: RunSpec) -> None:
+def _check_start_is_ahead(database: Database, spec: RunSpec) -> None:
     schedule = spec.campaign.schedule
     if spec.number == 1 and schedule is not None and spec.times.begins(1) < database.now():
         start = schedule.start.isoformat().replace("+00:00", "Z")
-        expected = "has passed: clients could not have known of it; give a later start"
+        expected = "has passed, and clients could not have known of it: give a later start"
         raise InvalidValue("start", start, expected)
 
 
-def _stored_spec(database: Database, run: str) -> RunSpec:
+def _load_spec(database: Database, run: str) -> RunSpec:
     spec = database.read(run_state.load_spec, run)
     if spec is None:
         raise InvalidValue("campaign", run, "is in the ledger but not in the store")
@@ -150,7 +155,7 @@ def _stored_spec(database: Database, run: str) -> RunSpec:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _PreparedRun:
-    """The result of the slow part of opening a run, which comes before the transaction."""
+    """A run before it is saved: the result of the slow part of opening a run."""
 
     spec: RunSpec
     certificate: Mapping[str, Any]
@@ -158,34 +163,35 @@ class _PreparedRun:
 
     @classmethod
     def of(cls, campaign: Campaign, number: int, ledger: Ledger, folder: Path) -> _PreparedRun:
+        """Compute the affordable slots, the certificate and the first model of run ``number``."""
         if campaign.task is None:
             raise InvalidValue("campaign", campaign.name, "needs a [task]")
         model = model_of(campaign.task, folder=folder)
         spending = spending_of(ledger, campaign)
         affordable = spending.affordable()
         if affordable == 0:
-            earlier = ", after its earlier campaigns" if ledger.closed else ""
-            first = f"the epsilon of the first slot is {spending.epsilon_after(1):.4g}"
-            expected = f"allows no slot of this campaign{earlier}: {first}"
+            context = ", after its earlier campaigns" if ledger.closed else ""
+            first_slot = f"the epsilon of the first slot is {spending.epsilon_after(1):.4g}"
+            expected = f"allows no slot of this campaign{context}: {first_slot}"
             raise _Unaffordable("epsilon", campaign.budget.epsilon, expected)
         certificate = spending.after(affordable).as_dict()
         if not ledger.runs:
-            filter_for(campaign)  # slow; cached, so that the transaction is fast
+            filter_for(campaign)  # slow; its result is cached for the transaction
         spec = RunSpec(campaign, number, dict(model.shapes), affordable)
         require_memory(spec)
         return cls(spec, certificate, model.start(INITIAL_WEIGHTS_SEED))
 
     def with_start_of(self, campaign: Campaign) -> _PreparedRun:
-        """Return this run for ``campaign``, which differs only in its start and so in its seal."""
+        """Return this run with ``campaign``, which differs only in its start and thus its seal."""
         spec = self.spec
         if campaign.seal == spec.seal:
             return self
         return replace(self, spec=RunSpec(campaign, 1, spec.shapes, spec.affordable))
 
     def commit(self, database: Database, ledger: Ledger) -> bool:
-        """Save the run. Return False, and save nothing, if the ledger has grown meanwhile."""
+        """Save the run. If ``ledger`` is out of date, save nothing and return False."""
         spec = self.spec
-        with database.exclusive("openings") as connection:
+        with database.exclusive_transaction("openings") as connection:
             if ledgers.load_ledger(connection, spec.population).head != ledger.head:
                 return False
             learner = self._learner(connection, ledger)
@@ -197,44 +203,46 @@ class _PreparedRun:
             except InvalidLedger as error:
                 raise InvalidValue("campaign", spec.campaign.name, error.problem) from error
             run_state.add_run(connection, spec, self.certificate, entry.filter)
-            run_state.save_learner(connection, spec.id, learner, new=True)
+            run_state.save_learner(connection, spec.id, learner, is_new=True)
         return True
 
     def _learner(self, connection: Connection, ledger: Ledger) -> Learner:
         """Return the learner (model and optimizer state) with which the run starts.
 
-        A repeat continues with the model and the velocity of the run before.
+        A later run of a campaign continues with the model and velocity of the campaign's last run.
         """
         update = self.spec.rules.update
-        before = ledger.closed[-1] if ledger.closed else None
-        if before is None or before.seal != self.spec.seal:
+        last_run = ledger.closed[-1] if ledger.closed else None
+        if last_run is None or last_run.seal != self.spec.seal:
             return update.start(self.first_model)
-        last = run_state.load_learner(connection, run_id(before.seal, before.number))
-        return update.start(last.model, last.velocity)
+        learner = run_state.load_learner(connection, run_id(last_run.seal, last_run.number))
+        return update.start(learner.model, learner.velocity)
 
 
 class OpeningQueue:
     """A short queue of campaigns that a separate thread parses and opens.
 
-    A campaign file may be large, and its certificate slow to compute. A separate thread does this
-    work, so that it does not delay check-ins.
+    A campaign file may be large, and its certificate slow to compute. On a separate thread, this
+    work does not delay check-ins.
     """
 
-    def __init__(self, *, within_s: float = OPENING_TIMEOUT_S, most: int = MOST_WAITING) -> None:
+    def __init__(
+        self, *, timeout_s: float = OPENING_TIMEOUT_S, max_waiting: int = MAX_WAITING
+    ) -> None:
         self._thread = DaemonThreads(1, name="openings")
-        self._within_s = within_s
-        self._most = most
+        self._timeout_s = timeout_s
+        self._max_waiting = max_waiting
         self._waiting = 0
 
     async def run(self, work: Callable[..., T], *arguments: Any) -> T:
-        """Return the result of ``work``. Raise ``busy`` if it is slow or the queue is full."""
-        if self._waiting > self._most:
+        """Return the result of ``work``. Raise ``busy`` if it takes long or the queue is full."""
+        if self._waiting > self._max_waiting:
             raise Problem("busy", "other campaigns are being opened: try again", retry_after=5)
         self._waiting += 1
         future = asyncio.wrap_future(self._thread.submit(work, *arguments))
         future.add_done_callback(lambda _: self._count_down())
         try:
-            async with asyncio.timeout(self._within_s):
+            async with asyncio.timeout(self._timeout_s):
                 return await asyncio.shield(future)
         except TimeoutError:
             detail = "the certificate is still being computed: post the campaign again"
@@ -245,4 +253,4 @@ class OpeningQueue:
 
     def close(self) -> None:
         """Drop all waiting work, and do not wait for the work in progress."""
-        self._thread.stop(within_s=0.0)
+        self._thread.stop(timeout_s=0.0)

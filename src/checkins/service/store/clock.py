@@ -1,11 +1,12 @@
-"""The clock by which slots close: a steady clock plus an offset, which follows the calendar clock.
+"""The clock that decides when slots close: a steady clock plus an offset.
 
-An operator, NTP or a hypervisor can set a calendar clock to any time. If a coordinator followed a
-jump forward, it would close every remaining slot at once, without the reports of its clients. A
-steady clock never jumps, so the time here is a steady clock plus an offset. Once a second the time
-is compared with the calendar. If the difference is small, the offset is adjusted slowly. If it is
-large, the offset does not change, and the clock **holds** until both clocks agree again or an
-operator confirms the calendar (``runs/clock_watch.py``).
+The calendar clock (the system time) can be set to any time by an operator, NTP or a hypervisor. If
+a coordinator followed a jump forward, it would close every remaining slot at once, without the
+reports of its clients. A steady (monotonic) clock never jumps, so the time here is a steady clock
+plus an offset. Once a second the time is compared with the calendar clock. If the difference is
+small, the offset is adjusted slowly. If the difference is large, the offset does not change, and
+the clock **holds**: no slot is closed until both clocks agree again or an operator confirms the
+calendar clock (``runs/clock_watch.py``).
 """
 
 from __future__ import annotations
@@ -17,12 +18,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 TOLERANCE_S = 2.0
-"""Largest difference between the calendar and this clock for which the clock is adjusted.
+"""Largest difference in seconds between the calendar and this clock before this clock holds.
 
-The uncertainty of the clock is added to it.
+The uncertainty of this clock's offset is added to the tolerance.
 """
-SLEW = 0.05  # largest adjustment in seconds per second; that of NTP is 0.0005
-BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+SLEW_RATE = 0.05  # largest adjustment of the time, in seconds per second; NTP adjusts by 0.0005
+BOOT_ID_FILE = Path("/proc/sys/kernel/random/boot_id")
 
 
 def calendar_s() -> float:
@@ -31,18 +32,18 @@ def calendar_s() -> float:
 
 
 def steady_s() -> float:
-    """Return the time of a clock that cannot be set, in seconds since an unknown moment.
+    """Return the time of a clock that nobody can set, in seconds since an arbitrary moment.
 
-    If the system supports it, the clock also runs while the machine is suspended.
+    On systems with CLOCK_BOOTTIME, the clock also runs while the machine is suspended.
     """
-    boot = getattr(time, "CLOCK_BOOTTIME", None)
-    return time.monotonic() if boot is None else time.clock_gettime(boot)
+    boottime_clock = getattr(time, "CLOCK_BOOTTIME", None)
+    return time.monotonic() if boottime_clock is None else time.clock_gettime(boottime_clock)
 
 
 def boot_id() -> str | None:
     """Return an id that changes when this machine boots, or None if the system has none."""
     try:
-        return BOOT_ID.read_text(encoding="ascii").strip() or None
+        return BOOT_ID_FILE.read_text(encoding="ascii").strip() or None
     except (OSError, UnicodeDecodeError):
         return None
 
@@ -55,7 +56,7 @@ class Clock:
     >>> clock.read()
     >>> calendar[0] += 3600.0  # the calendar is set forward by an hour
     >>> clock.read()
-    >>> clock.now(), clock.off_s
+    >>> clock.now(), clock.calendar_ahead_s
     (1000.0, 3600.0)
     """
 
@@ -66,73 +67,75 @@ class Clock:
         steady: Callable[[], float] | None = None,
     ) -> None:
         self.calendar = calendar_s if calendar is None else calendar
-        self.off_s: float | None = None
-        """How far the calendar is ahead of this clock; None while they agree."""
+        self.calendar_ahead_s: float | None = None
+        """Seconds by which the calendar is ahead, None while both agree, NaN if it is broken."""
         self._steady = steady_s if steady is None else steady
         self._lock = threading.Lock()
         self._offset = self.calendar() - self._steady()
-        self._uncertainty = math.inf  # the offset is not known before the first reading
-        self._read_at = self._steady()
+        self._uncertainty = math.inf  # in seconds; no calendar reading has been accepted yet
+        self._adjusted_at = self._steady()
 
     @property
-    def holds(self) -> bool:
+    def is_holding(self) -> bool:
         """Whether the calendar and this clock disagree, so that no slot may be closed."""
-        return self.off_s is not None
+        return self.calendar_ahead_s is not None
 
     @property
-    def setting(self) -> tuple[float, float]:
-        """The offset of the calendar from the steady clock, and its uncertainty."""
+    def offset_and_uncertainty(self) -> tuple[float, float]:
+        """Calendar time minus steady time, and the uncertainty of that offset, in seconds."""
         return self._offset, self._uncertainty
 
     def now(self) -> float:
-        """Return the time. While the clock holds, a jump of the calendar is ignored."""
+        """Return the time in seconds since 1970. It does not follow a jump of the calendar."""
         return self._steady() + self._offset
 
     def read(self, calendar: Callable[[], float] | None = None) -> None:
-        """Read a calendar clock, which may take a while, and adjust this clock to it."""
+        """Read ``calendar`` (by default the clock's own calendar), and adjust this clock to it."""
         before = self._steady()
-        there = (calendar or self.calendar)()
-        self.adjust(before=before, there=there, after=self._steady())
+        reading = (calendar or self.calendar)()
+        self.adjust(before=before, reading=reading, after=self._steady())
 
-    def adjust(self, *, before: float, there: float, after: float) -> None:
+    def adjust(self, *, before: float, reading: float, after: float) -> None:
         """Adjust this clock to a reading of the calendar.
 
-        The calendar showed ``there`` at an unknown steady time between ``before`` and ``after``, so
-        ``after - before`` is the uncertainty of the reading. The first reading is accepted as it
-        is. A later reading changes the time by at most ``SLEW`` seconds per elapsed second. A
-        reading that is more precise than all earlier ones may change it by their uncertainty too.
+        The calendar showed ``reading`` at an unknown steady time between ``before`` and ``after``,
+        so ``after - before`` is the uncertainty of the reading. The first reading is accepted as it
+        is. A later reading changes the time by at most ``SLEW_RATE`` seconds per elapsed second. If
+        a reading is more precise than all earlier readings, it may also change the time by as much
+        as the uncertainty so far.
         """
         with self._lock:
             offset, uncertainty = self._offset, after - before
-            off = math.nan
-            if math.isfinite(there):
-                off = nearest_offset(offset, before=before, there=there, after=after) - offset
-            if not abs(off) <= TOLERANCE_S + self._uncertainty:  # also true if ``off`` is NaN
-                self.off_s = off
+            difference = math.nan
+            if math.isfinite(reading):
+                nearest = nearest_offset(offset, before=before, reading=reading, after=after)
+                difference = nearest - offset
+            if not abs(difference) <= TOLERANCE_S + self._uncertainty:  # NaN comes here too
+                self.calendar_ahead_s = difference
                 return
-            self.off_s = None
-            most = SLEW * max(0.0, after - self._read_at)
+            self.calendar_ahead_s = None
+            max_change = SLEW_RATE * max(0.0, after - self._adjusted_at)
             if uncertainty < self._uncertainty:
-                most, self._uncertainty = most + self._uncertainty, uncertainty
-            self._offset = offset + min(max(off, -most), most)
-            self._read_at = after
+                max_change, self._uncertainty = max_change + self._uncertainty, uncertainty
+            self._offset = offset + min(max(difference, -max_change), max_change)
+            self._adjusted_at = after
 
-    def resume(self, setting: tuple[float, float]) -> None:
-        """Use the ``setting`` of another process on the same machine."""
+    def restore_offset(self, saved: tuple[float, float]) -> None:
+        """Use the ``offset_and_uncertainty`` that a process on this machine has saved."""
         with self._lock:
-            self._offset, self._uncertainty = setting
-            self._read_at = self._steady()
+            self._offset, self._uncertainty = saved
+            self._adjusted_at = self._steady()
 
-    def trust(self) -> None:
-        """Accept the next reading of the calendar, even if it differs a lot."""
+    def accept_next_reading(self) -> None:
+        """Stop holding, and accept the next reading of the calendar, however much it differs."""
         with self._lock:
-            self._uncertainty, self.off_s = math.inf, None
+            self._uncertainty, self.calendar_ahead_s = math.inf, None
 
 
-def nearest_offset(offset: float, *, before: float, there: float, after: float) -> float:
-    """Return the value nearest to ``offset`` that a reading of another clock allows.
+def nearest_offset(offset: float, *, before: float, reading: float, after: float) -> float:
+    """Return the offset nearest to ``offset`` that agrees with a reading of another clock.
 
-    ``offset`` is the other clock minus this clock. The other clock showed ``there`` at an unknown
-    time between ``before`` and ``after``.
+    An offset is the other clock's time minus this clock's time. The other clock showed ``reading``
+    at an unknown time of this clock between ``before`` and ``after``.
     """
-    return min(max(offset, there - after), there - before)
+    return min(max(offset, reading - after), reading - before)

@@ -1,10 +1,11 @@
 """A database and its transactions: SQLite in one file, or PostgreSQL for several workers.
 
-A transaction that writes is shared or exclusive. Shared transactions of a run take check-ins and
-reports. Exclusive transactions choose the clients of a slot and close it, while no other
-transaction of the run writes. So the database alone decides which worker closes a slot, and no
-check-in is accepted after the choice. SQLite has one writer at a time. PostgreSQL uses advisory
-locks, which are granted in the order of the requests.
+A transaction that writes is shared or exclusive. Shared transactions save check-ins and reports,
+and several of them may write to a run at the same time. An exclusive transaction chooses the
+clients of a slot or closes the slot, while no other transaction writes to the run. So the database
+alone decides which worker process closes a slot, and no check-in is accepted after the choice.
+SQLite has one writer at a time. PostgreSQL uses advisory locks, which are granted in the order of
+the requests.
 
 A commit is durable: ``synchronous = FULL`` in SQLite, ``synchronous_commit = on`` in PostgreSQL.
 SQLite overwrites deleted rows in its file (``secure_delete``).
@@ -31,8 +32,8 @@ from checkins.errors import ComputationFailed, InvalidValue
 from checkins.service import logs
 from checkins.service.store.clock import Clock
 
-WAIT_S = 30  # seconds that a transaction waits for another writer
-CLOCK_READINGS = 3  # number of readings of PostgreSQL's clock per comparison
+WRITE_LOCK_TIMEOUT_S = 30  # seconds that a SQLite transaction waits for another writer
+CLOCK_READINGS = 3  # how often PostgreSQL's clock is read for one comparison with it
 CONNECTION_OPTIONS = {
     "application_name": "checkins",
     "connect_timeout": 10,
@@ -41,25 +42,28 @@ CONNECTION_OPTIONS = {
     "keepalives_count": 3,
     "tcp_user_timeout": 30_000,
 }
-"""Options of a connection to PostgreSQL. A lost host is noticed after half a minute."""
+"""Options of a connection to PostgreSQL. They detect a lost host after half a minute."""
 START_TIMEOUT_S = 60  # seconds that a starting coordinator waits for PostgreSQL
 CONNECT_PAUSE_S = 0.5  # seconds between two attempts to connect
-START_CRASHES = 3  # number of crashes of PostgreSQL after which a start is repeated
-CHECKPOINT_TURN_S = 1.0  # seconds that a checkpoint waits for writers of this process
-CHECKPOINT_READERS_MS = 50  # milliseconds that a checkpoint waits for readers, and blocks writers
-_UNAVAILABLE = frozenset({"57P01", "57P02", "57P03", "08000", "08001", "08003", "08004", "08006"})
+MAX_CRASHES_AT_START = 3  # after at most this many crashes of PostgreSQL, a start is repeated
+CHECKPOINT_WRITERS_TIMEOUT_S = 1.0  # seconds that a checkpoint waits for writers of this process
+CHECKPOINT_READERS_TIMEOUT_MS = 50
+"""Milliseconds that a checkpoint waits for readers. Writers are blocked during this time."""
+_UNAVAILABLE_CODES = frozenset(
+    {"57P01", "57P02", "57P03", "08000", "08001", "08003", "08004", "08006"}
+)
 """SQLSTATE codes that mean that PostgreSQL is shutting down, has crashed or is starting up."""
-_LOGIN_REFUSED = (
+_LOGIN_REFUSED_MESSAGES = (
     "authentication failed",
     "no password supplied",
     "no pg_hba.conf entry",
     "does not exist",
     "permission denied",
 )
-"""Parts of messages with which PostgreSQL refuses a login, so that waiting does not help."""
+"""Texts in the errors of a login that PostgreSQL refuses. Waiting does not help against them."""
 
-RETRIES = 4  # how often a transaction is repeated after a conflict with another worker
-_CONFLICT = ("40P01", "40001")
+MAX_RETRIES = 4  # how often a transaction is repeated after conflicts with other workers
+_CONFLICT_CODES = ("40P01", "40001")
 """SQLSTATE codes of a transaction that PostgreSQL aborted because of a conflict."""
 
 P = ParamSpec("P")
@@ -69,11 +73,11 @@ CLOCK_QUERY = "SELECT extract(epoch FROM clock_timestamp())"
 
 
 class StoreUnavailable(ComputationFailed):
-    """PostgreSQL accepted no connections for as long as a starting coordinator waits."""
+    """PostgreSQL accepted no connection during the time that a starting coordinator waits."""
 
     def __init__(self, seconds: float) -> None:
         super().__init__(
-            f"PostgreSQL did not take connections for {seconds:.0f} s: is it running, and does this"
+            f"PostgreSQL accepted no connections for {seconds:.0f} s: is it running, and can this"
             " machine reach it? Start PostgreSQL, then repeat this command"
         )
 
@@ -83,15 +87,15 @@ class ConcurrentUpdate(Exception):
 
 
 def retry_on_conflict(attempt: Callable[[], T]) -> T:
-    """Return the result of a transaction, and repeat it after a conflict with another worker."""
-    for _ in range(RETRIES):
+    """Return the result of ``attempt``, a transaction, repeated after each conflict."""
+    for _ in range(MAX_RETRIES):
         try:
             return attempt()
         except (ConcurrentUpdate, IntegrityError):
             continue
         except DBAPIError as error:
-            deadlock = getattr(error.orig, "sqlstate", None) in _CONFLICT
-            if not (error.connection_invalidated or deadlock):
+            is_conflict = getattr(error.orig, "sqlstate", None) in _CONFLICT_CODES
+            if not (error.connection_invalidated or is_conflict):
                 raise
     return attempt()
 
@@ -104,7 +108,7 @@ class Database:
         parsed = make_url(url)
         self.is_sqlite = parsed.get_backend_name() == "sqlite"
         if self.is_sqlite:
-            self.engine = _sqlite(url)
+            self.engine = _sqlite_engine(url)
         else:
             self.engine = create_engine(
                 parsed.set(drivername="postgresql+psycopg"),
@@ -113,10 +117,10 @@ class Database:
                 max_overflow=4,
                 connect_args={n: v for n, v in CONNECTION_OPTIONS.items() if n not in parsed.query},
             )
-            event.listen(self.engine, "connect", _durable)
-        # Writers wait for SQLite by polling. With a lock the writers of this process form a queue.
-        self._writers = threading.Lock()
-        self._turn = self._writers if self.is_sqlite else nullcontext()
+            event.listen(self.engine, "connect", _require_durable_commits)
+        # SQLite makes waiting writers poll. This lock lets writers of this process wait in a queue.
+        self._writer_lock = threading.Lock()
+        self._writer_turn = self._writer_lock if self.is_sqlite else nullcontext()
         self.clock = Clock() if clock is None else clock
         if self.is_sqlite:
             self.clock.read()
@@ -125,7 +129,7 @@ class Database:
         self.engine.dispose()
 
     @contextmanager
-    def reading(self) -> Iterator[Connection]:
+    def read_transaction(self) -> Iterator[Connection]:
         """Open a transaction that only reads, and waits for no other transaction."""
         with self.engine.connect() as connection, connection.begin():
             yield connection
@@ -134,31 +138,34 @@ class Database:
         self, query: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs
     ) -> T:
         """Return the result of ``query``, called in a transaction that only reads."""
-        with self.reading() as connection:
+        with self.read_transaction() as connection:
             return query(connection, *args, **kwargs)
 
     @contextmanager
-    def shared(self, run: str) -> Iterator[Connection]:
-        """Open a transaction that writes, together with other shared transactions of a run."""
-        with self._writing() as connection:
-            self._lock(connection, "pg_advisory_xact_lock_shared", run)
+    def shared_transaction(self, run: str) -> Iterator[Connection]:
+        """Open a transaction that writes. Other shared transactions of the run may write too."""
+        with self._write_transaction() as connection:
+            self._take_advisory_lock(connection, "pg_advisory_xact_lock_shared", run)
             yield connection
 
     @contextmanager
-    def exclusive(self, run: str) -> Iterator[Connection]:
-        """Open a transaction that writes, and blocks all others of this run (or lock name)."""
-        with self._writing() as connection:
-            self._lock(connection, "pg_advisory_xact_lock", run)
+    def exclusive_transaction(self, lock: str) -> Iterator[Connection]:
+        """Open a transaction that writes while no other transaction with the same lock does.
+
+        ``lock`` is the id of a run, or another name, such as ``migrations``.
+        """
+        with self._write_transaction() as connection:
+            self._take_advisory_lock(connection, "pg_advisory_xact_lock", lock)
             yield connection
 
     @contextmanager
-    def _writing(self) -> Iterator[Connection]:
-        with self._turn, self.engine.connect() as connection:
+    def _write_transaction(self) -> Iterator[Connection]:
+        with self._writer_turn, self.engine.connect() as connection:
             connection = connection.execution_options(writing=True)
             with connection.begin():
                 yield connection
 
-    def _lock(self, connection: Connection, function: str, name: str) -> None:
+    def _take_advisory_lock(self, connection: Connection, function: str, name: str) -> None:
         if not self.is_sqlite:
             digest = hashlib.sha256(name.encode()).digest()[:8]
             key = int.from_bytes(digest, "big", signed=True)  # PostgreSQL's keys are signed
@@ -168,24 +175,24 @@ class Database:
         """Return the time that all workers share, in seconds since 1970. It never jumps."""
         return self.clock.now()
 
-    def synchronise(self) -> None:
-        """Compare ``clock`` with the calendar of PostgreSQL, or of this machine for SQLite.
+    def synchronise_clock(self) -> None:
+        """Adjust ``clock`` to the system time of PostgreSQL, or of this machine for SQLite.
 
-        Several readings of PostgreSQL are taken, because a slow reading is imprecise.
+        PostgreSQL's time is read several times, because a slow reading is imprecise.
         """
         if self.is_sqlite:
             self.clock.read()
             return
-        with self.reading() as connection:
+        with self.read_transaction() as connection:
             for _ in range(CLOCK_READINGS):
                 self.clock.read(lambda: float(connection.execute(text(CLOCK_QUERY)).scalar_one()))
 
     def run_when_available(self, work: Callable[[], T]) -> T:
-        """Wait until PostgreSQL accepts connections, and return the result of ``work``.
+        """Wait until PostgreSQL accepts connections, then return the result of ``work``.
 
         If PostgreSQL crashes meanwhile, ``work`` is repeated from its beginning.
         """
-        for _ in range(START_CRASHES):
+        for _ in range(MAX_CRASHES_AT_START):
             self.wait_until_available()
             try:
                 return work()
@@ -198,16 +205,16 @@ class Database:
 
     def wait_until_available(self) -> None:
         """Wait until PostgreSQL accepts connections, for at most ``START_TIMEOUT_S`` seconds."""
-        until = time.monotonic() + START_TIMEOUT_S
+        deadline = time.monotonic() + START_TIMEOUT_S
         while not self.is_sqlite:
             try:
-                with self.reading() as connection:
+                with self.read_transaction() as connection:
                     connection.execute(text("SELECT 1"))
                 return
             except DBAPIError as error:
                 if not is_unavailable(error):
                     raise
-                if not time.monotonic() < until:
+                if not time.monotonic() < deadline:
                     raise StoreUnavailable(START_TIMEOUT_S) from error
                 logs.repeated("waiting-for-store", store="postgresql", seconds=START_TIMEOUT_S)
             time.sleep(CONNECT_PAUSE_S)
@@ -216,7 +223,7 @@ class Database:
         """Raise InvalidValue if PostgreSQL's settings allow it to lose committed transactions."""
         if self.is_sqlite:
             return
-        with self.reading() as connection:
+        with self.read_transaction() as connection:
             for name in ("fsync", "full_page_writes"):
                 if connection.execute(text(f"SHOW {name}")).scalar_one() != "on":
                     expected = "must be on, because clients rely on committed data"
@@ -225,19 +232,20 @@ class Database:
     def checkpoint(self) -> bool:
         """Move SQLite's write-ahead log into the file and empty it. Return whether it is empty.
 
-        While any process has a transaction that reads, the log cannot be emptied. Writers do not
-        wait for that transaction.
+        While any process has a transaction that reads, the log cannot be emptied. Writers wait for
+        such a reader for at most ``CHECKPOINT_READERS_TIMEOUT_MS``. Return True for PostgreSQL.
         """
         if not self.is_sqlite:
             return True
-        if not self._writers.acquire(timeout=CHECKPOINT_TURN_S):  # SQLite refuses during a write
+        # SQLite refuses a checkpoint while this process writes.
+        if not self._writer_lock.acquire(timeout=CHECKPOINT_WRITERS_TIMEOUT_S):
             return False
         try:
             connection = self.engine.raw_connection()
             try:
                 # TRUNCATE waits for readers, and no other connection can write meanwhile.
                 cursor = connection.cursor()
-                cursor.execute(f"PRAGMA busy_timeout = {CHECKPOINT_READERS_MS}")
+                cursor.execute(f"PRAGMA busy_timeout = {CHECKPOINT_READERS_TIMEOUT_MS}")
                 busy, *_ = cursor.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
                 cursor.close()
             except sqlite3.OperationalError as error:
@@ -245,15 +253,16 @@ class Database:
                     raise
                 busy = 1
             finally:
-                connection.cursor().execute(f"PRAGMA busy_timeout = {1000 * WAIT_S}").close()
+                timeout_ms = 1000 * WRITE_LOCK_TIMEOUT_S
+                connection.cursor().execute(f"PRAGMA busy_timeout = {timeout_ms}").close()
                 connection.close()
         finally:
-            self._writers.release()
+            self._writer_lock.release()
         return not busy
 
     @property
     def wal_bytes(self) -> int:
-        """The size of SQLite's write-ahead log; 0 if there is none, and 0 for PostgreSQL."""
+        """The size of SQLite's write-ahead log in bytes; 0 if there is none or for PostgreSQL."""
         if self.is_sqlite:
             with suppress(FileNotFoundError):
                 return Path(f"{make_url(self.url).database}-wal").stat().st_size
@@ -263,10 +272,10 @@ class Database:
         """Rewrite SQLite's file without its deleted rows."""
         if self.is_sqlite:
             self.engine.dispose()
-            raw = sqlite3.connect(str(make_url(self.url).database), isolation_level=None)
-            raw.execute("PRAGMA journal_mode = DELETE")
-            raw.execute("VACUUM")
-            raw.close()
+            connection = sqlite3.connect(str(make_url(self.url).database), isolation_level=None)
+            connection.execute("PRAGMA journal_mode = DELETE")
+            connection.execute("VACUUM")
+            connection.close()
 
 
 def copy_sqlite(file: Path, copy: Path) -> None:
@@ -283,51 +292,54 @@ def copy_sqlite(file: Path, copy: Path) -> None:
 
 def is_unavailable(error: DBAPIError) -> bool:
     """Return whether an error means that PostgreSQL is not available now, but may be later."""
-    state = getattr(error.orig, "sqlstate", None)
-    if error.connection_invalidated or state in _UNAVAILABLE:
+    sqlstate = getattr(error.orig, "sqlstate", None)
+    if error.connection_invalidated or sqlstate in _UNAVAILABLE_CODES:
         return True
-    if state is not None or not isinstance(error, OperationalError):
+    if sqlstate is not None or not isinstance(error, OperationalError):
         return False
-    # If no connection was made, libpq gives a text and no SQLSTATE.
-    return not any(part in str(error.orig) for part in _LOGIN_REFUSED)
+    # If no connection could be made, libpq returns a message and no SQLSTATE.
+    return not any(message in str(error.orig) for message in _LOGIN_REFUSED_MESSAGES)
 
 
-def _durable(connection: Any, record: object) -> None:
-    """Make every commit durable, even if the database or the role has another default."""
+def _require_durable_commits(connection: Any, record: object) -> None:
+    """Make commits on a new connection durable, whatever the server's default is."""
     with connection.cursor() as cursor:
         cursor.execute("SET SESSION synchronous_commit = on")
     connection.commit()
 
 
 def _is_locked(error: sqlite3.OperationalError) -> bool:
-    return getattr(error, "sqlite_errorcode", 0) & 0xFF in (5, 6)  # busy, locked
+    return getattr(error, "sqlite_errorcode", 0) & 0xFF in (5, 6)  # SQLITE_BUSY, SQLITE_LOCKED
 
 
 def _execute_when_unlocked(connection: Any, statement: str) -> None:
-    """Execute a statement for which SQLite does not wait by itself, as for a change to WAL mode."""
-    until = time.monotonic() + WAIT_S
+    """Execute a statement once no lock prevents it, also if SQLite's own timeout does not apply."""
+    deadline = time.monotonic() + WRITE_LOCK_TIMEOUT_S
     while True:
         try:
             connection.execute(statement)
             return
         except sqlite3.OperationalError as error:
-            if not _is_locked(error) or not time.monotonic() < until:
+            if not _is_locked(error) or not time.monotonic() < deadline:
                 raise
         time.sleep(0.01)
 
 
-def _sqlite(url: str) -> Engine:
+def _sqlite_engine(url: str) -> Engine:
     path = str(make_url(url).database)
-    engine = create_engine(url, connect_args={"timeout": WAIT_S, "check_same_thread": False})
+    engine = create_engine(
+        url, connect_args={"timeout": WRITE_LOCK_TIMEOUT_S, "check_same_thread": False}
+    )
 
-    def create(*_: object) -> None:
-        # Do not open a file that exists. Closing it would drop all locks of this process on it, and
-        # another process that ends could then delete SQLite's log while this process uses it.
+    def create_file(*_: object) -> None:
+        # Create the file so that only its owner can read it. Do not open a file that exists:
+        # closing it would drop all locks of this process on it, and another process that ends could
+        # then delete SQLite's write-ahead log while this process uses it.
         with suppress(FileExistsError):
             os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
 
-    def prepare(connection: Any, record: object) -> None:
-        connection.isolation_level = None  # ``begin`` below sends BEGIN
+    def set_pragmas(connection: Any, record: object) -> None:
+        connection.isolation_level = None  # ``begin_transaction`` sends BEGIN
         for pragma in (
             "journal_mode = WAL",
             "synchronous = FULL",
@@ -337,11 +349,11 @@ def _sqlite(url: str) -> Engine:
         ):
             _execute_when_unlocked(connection, f"PRAGMA {pragma}")
 
-    def begin(connection: Connection) -> None:
+    def begin_transaction(connection: Connection) -> None:
         writing = connection.get_execution_options().get("writing", False)
         connection.exec_driver_sql("BEGIN IMMEDIATE" if writing else "BEGIN")
 
-    event.listen(engine, "do_connect", create)
-    event.listen(engine, "connect", prepare)
-    event.listen(engine, "begin", begin)
+    event.listen(engine, "do_connect", create_file)
+    event.listen(engine, "connect", set_pragmas)
+    event.listen(engine, "begin", begin_transaction)
     return engine

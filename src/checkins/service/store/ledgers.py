@@ -1,4 +1,7 @@
-"""Queries for ledgers: the hash chain of each population, its lines, and the releases."""
+"""Queries for ledgers and releases. Each population has one ledger, a hash chain of lines.
+
+The head of a ledger is the hash of its last line.
+"""
 
 from __future__ import annotations
 
@@ -15,9 +18,12 @@ from checkins.ledger.entry import Entry
 from checkins.service.store import schema
 
 runs, populations = schema.runs, schema.populations
-PREFIX_BYTES = 256
-"""The first bytes of a slot's ledger line. They contain its hash, but not its long sum."""
-_SLOT_HASH = re.compile(
+LINE_PREFIX_BYTES = 256
+"""Number of bytes at the start of a slot's ledger line that are read to find the line's hash.
+
+The rest of the line is the sum of the slot's reports, which is long.
+"""
+_SLOT_HASH_PATTERN = re.compile(
     rb'\{(?:"contributors":\d+,)?"dtype":(?:"\w+"|null),"entry":\d+,"hash":"([0-9a-f]{64})"'
 )
 
@@ -26,12 +32,12 @@ def load_ledger(connection: Connection, population: str) -> Ledger:
     """Return the state of a population's ledger, without reading its lines."""
     c = populations.c
     query = select(c.entries, c.head).where(c.key == population)
-    stored = connection.execute(query).one_or_none()
-    if stored is None:
+    ledger_row = connection.execute(query).one_or_none()
+    if ledger_row is None:
         return Ledger()
     query_runs = select(runs).where(runs.c.population == population).order_by(runs.c.position)
     open_runs: list[Run] = []
-    closed: list[Run] = []
+    closed_runs: list[Run] = []
     for row in connection.execute(query_runs):
         run = Run(
             campaign_from_canonical(row.campaign),
@@ -43,11 +49,11 @@ def load_ledger(connection: Connection, population: str) -> Ledger:
             slots_closed=row.closed,
             contributors=row.contributors,
         )
-        (open_runs if row.ending is None else closed).append(run)
+        (open_runs if row.ending is None else closed_runs).append(run)
     if len(open_runs) > 1:
         raise OutOfOrder(f"{population}: two runs are open at once")
     running = open_runs[0] if open_runs else None
-    return Ledger(stored.entries, stored.head, running, tuple(closed))
+    return Ledger(ledger_row.entries, ledger_row.head, running, tuple(closed_runs))
 
 
 def add_population(connection: Connection, population: str, ledger: Ledger) -> None:
@@ -67,16 +73,16 @@ def append(connection: Connection, population: str, ledger: Ledger, entry: Entry
 
     Raise OutOfOrder if the stored ledger has changed since ``ledger`` was loaded.
     """
-    after, line = ledger.append(entry)
+    new_ledger, line = ledger.append(entry)
     c = populations.c
     unchanged = (c.key == population, c.entries == ledger.entries, c.head == ledger.head)
-    values = {"entries": after.entries, "head": after.head}
+    values = {"entries": new_ledger.entries, "head": new_ledger.head}
     updated = connection.execute(update(populations).where(*unchanged).values(**values))
     if updated.rowcount != 1:
         raise OutOfOrder(f"{population}: the ledger has changed meanwhile")
-    row = {"population": population, "entry": after.entries, "line": line}
+    row = {"population": population, "entry": new_ledger.entries, "line": line}
     connection.execute(insert(schema.ledger).values(**row))
-    return after
+    return new_ledger
 
 
 def add_release(connection: Connection, run: str, *, slot: int, model_hash: str) -> None:
@@ -84,37 +90,37 @@ def add_release(connection: Connection, run: str, *, slot: int, model_hash: str)
 
 
 def last_releases(
-    connection: Connection, run: str, *, closed: int, most: int
+    connection: Connection, run: str, *, last_slot: int, slots: int
 ) -> list[tuple[int, str]]:
-    """Return (slot, model hash) of the releases in the last ``most`` slots up to ``closed``."""
+    """Return (slot, model hash) of each release in the last ``slots`` slots up to ``last_slot``."""
     c = schema.releases.c
     query = select(c.slot, c.model_hash).where(c.run == run)
-    query = query.where(c.slot <= closed, c.slot > closed - most).order_by(c.slot)
+    query = query.where(c.slot <= last_slot, c.slot > last_slot - slots).order_by(c.slot)
     return [(row.slot, row.model_hash) for row in connection.execute(query)]
 
 
-def ledger_lines(connection: Connection, population: str, *, after: int, most: int) -> list[bytes]:
-    """Return at most ``most`` lines of a ledger, starting after entry ``after``."""
+def ledger_lines(connection: Connection, population: str, *, after: int, limit: int) -> list[bytes]:
+    """Return at most ``limit`` lines of a ledger, starting after entry ``after``."""
     c = schema.ledger.c
     query = select(c.line).where(c.population == population, c.entry > after)
-    return list(connection.execute(query.order_by(c.entry).limit(most)).scalars())
+    return list(connection.execute(query.order_by(c.entry).limit(limit)).scalars())
 
 
-def ledger_heads(connection: Connection, population: str, *, after: int, most: int) -> list[str]:
-    """Return the hashes of at most ``most`` lines after entry ``after``.
+def ledger_heads(connection: Connection, population: str, *, after: int, limit: int) -> list[str]:
+    """Return the hashes of at most ``limit`` lines of a ledger, starting after entry ``after``.
 
-    The sums of slots, which are long, are not read.
+    Only the beginning of a slot's line is read, because its sum of reports is long.
     """
     c = schema.ledger.c
-    prefix = func.substr(c.line, 1, PREFIX_BYTES, type_=LargeBinary).label("prefix")
+    prefix = func.substr(c.line, 1, LINE_PREFIX_BYTES, type_=LargeBinary).label("prefix")
     query = select(c.entry, prefix).where(c.population == population, c.entry > after)
-    rows = connection.execute(query.order_by(c.entry).limit(most)).all()
-    return [_head(connection, population, row.entry, bytes(row.prefix)) for row in rows]
+    rows = connection.execute(query.order_by(c.entry).limit(limit)).all()
+    return [_line_hash(connection, population, row.entry, bytes(row.prefix)) for row in rows]
 
 
-def _head(connection: Connection, population: str, entry: int, prefix: bytes) -> str:
-    slot = _SLOT_HASH.match(prefix)
-    if slot is not None:
-        return slot[1].decode("ascii")
-    (line,) = ledger_lines(connection, population, after=entry - 1, most=1)
+def _line_hash(connection: Connection, population: str, entry: int, prefix: bytes) -> str:
+    match = _SLOT_HASH_PATTERN.match(prefix)
+    if match is not None:
+        return match[1].decode("ascii")
+    (line,) = ledger_lines(connection, population, after=entry - 1, limit=1)
     return str(json.loads(line)["hash"])

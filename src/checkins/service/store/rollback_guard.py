@@ -1,9 +1,9 @@
-"""Rollback detection by a witness, a file outside of the store that records its progress.
+"""Rollback detection with a witness: a file outside of the store that records the store's progress.
 
 If a coordinator continued with an old copy of a store, spent tokens would be valid again, and slots
-would be released a second time with other noise. The witness holds the epoch, and the number of
-ledger entries and runs of each population. It is written at each start, and after each release is
-durable. It must not be copied together with the store.
+would be released a second time with other noise. The witness holds the epoch (the number of starts
+on the store), and the number of ledger entries and of runs of each population. It is written at
+each start and after each durable release. It must not be copied together with the store.
 """
 
 from __future__ import annotations
@@ -41,36 +41,37 @@ class StoreProgress:
     entries: dict[str, int] = field(default_factory=dict)
     runs: dict[str, int] = field(default_factory=dict)
 
-    def ways_older(self, store: StoreProgress) -> list[str]:
-        """Describe in which ways ``store`` is older than this progress."""
-        lost = [
+    def losses_in(self, store: StoreProgress) -> list[str]:
+        """Describe what ``store`` has lost since this progress; empty if it has lost nothing."""
+        losses = [
             f"the ledger of {population} has {store.entries.get(population, 0):,} entries,"
             f" and had {entries:,}"
             for population, entries in sorted(self.entries.items())
             if store.entries.get(population, 0) < entries
         ]
         if store.epoch < self.epoch:
-            lost.append(f"it is in epoch {store.epoch:,}, and was in {self.epoch:,}")
-        return lost
+            losses.append(f"it is in epoch {store.epoch:,}, and was in {self.epoch:,}")
+        return losses
 
-    def unknown_to(self, store: StoreProgress) -> list[str]:
+    def populations_with_lost_runs(self, store: StoreProgress) -> list[str]:
         """Return the populations of which ``store`` has fewer runs than this progress."""
-        return sorted(name for name, runs in self.runs.items() if store.runs.get(name, 0) < runs)
+        lost = (name for name, runs in self.runs.items() if store.runs.get(name, 0) < runs)
+        return sorted(lost)
 
 
 class RollbackGuard:
-    """The witness file. A write is durable and atomic."""
+    """Compares stores with a witness file, and writes the file durably and atomically."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self._lock = threading.Lock()
-        self._recorded = _read(path)
+        self._recorded_progress = _read(path)
 
     def check(self, database: Database) -> None:
         """Raise RolledBack if a store is older than its witness, or is marked as a copy."""
-        if lost := self._lost(database):
+        if losses := self._losses(database):
             raise RolledBack(
-                f"the store was rolled back: {'; '.join(lost)}. Continuing with it could release"
+                f"the store was rolled back: {'; '.join(losses)}. Continuing with it could release"
                 " slots twice. Use the store that was in use; if it is lost, start with --restore,"
                 " which ends every campaign that was running"
             )
@@ -81,7 +82,7 @@ class RollbackGuard:
         Restoring would end the open runs of such a store. Nothing is raised if the witness is
         empty or missing, because then there is nothing to compare.
         """
-        if self._recorded == StoreProgress() or self._lost(database):
+        if self._recorded_progress == StoreProgress() or self._losses(database):
             return
         store = progress_of(database)
         running = database.read(run_state.count_open_runs)
@@ -94,13 +95,13 @@ class RollbackGuard:
             " that was lost with --witness"
         )
 
-    def _lost(self, database: Database) -> list[str]:
-        """Describe what the store has lost; empty if it was not rolled back and is no copy."""
-        is_copy = database.read(metadata.read, metadata.COPY) is not None
-        marked = ["it is a copy made by checkins backup"] if is_copy else []
-        return marked + self._recorded.ways_older(progress_of(database))
+    def _losses(self, database: Database) -> list[str]:
+        """Describe what a store has lost; empty if it was not rolled back and is not a copy."""
+        is_copy = database.read(metadata.read, metadata.COPY_ENTRY) is not None
+        copy_note = ["it is a copy made by checkins backup"] if is_copy else []
+        return copy_note + self._recorded_progress.losses_in(progress_of(database))
 
-    def warnings(self, database: Database, store: str) -> dict[str, str]:
+    def warnings(self, database: Database, store_url: str) -> dict[str, str]:
         """Return a warning for each reason why this witness may not detect a rollback.
 
         The key is the name of a log event, and the value a text for the operator.
@@ -110,40 +111,41 @@ class RollbackGuard:
         if not self.path.exists() and progress != StoreProgress():
             entries = sum(progress.entries.values())
             warnings["witness-missing"] = (
-                f"{self.path}: no such witness, though the store was used before (epoch"
+                f"{self.path}: no such witness, but the store was used before (epoch"
                 f" {progress.epoch:,}, {entries:,} {'entry' if entries == 1 else 'entries'} in its"
                 " ledgers): a rollback of the store cannot be detected."
-                " If the witness lies elsewhere, stop and name it with --witness"
+                " If the witness is elsewhere, stop the coordinator and name it with --witness"
             )
-        file = Path(store.removeprefix("sqlite:///")) if store.startswith("sqlite") else None
+        is_sqlite = store_url.startswith("sqlite")
+        file = Path(store_url.removeprefix("sqlite:///")) if is_sqlite else None
         if file is not None and file.resolve().parent == self.path.resolve().parent:
             warnings["witness-beside-store"] = (
                 f"{self.path}: the witness is in the folder of the store: restoring a copy of the"
-                " folder restores both, and cannot be detected. Stop, move it to another folder,"
-                " and name it with --witness"
+                " folder restores both, so it cannot be detected. Stop the coordinator, move the"
+                " witness to another folder, and name it with --witness"
             )
         return warnings
 
-    def record(self, store: StoreProgress) -> None:
-        """Write the progress of a store. No number in the witness ever becomes smaller."""
+    def record(self, progress: StoreProgress) -> None:
+        """Write the progress of a store. No number in the witness becomes smaller."""
         with self._locked():
-            before = self._recorded = _read(self.path)  # another worker may have written it
-            entries = _larger(store.entries, before.entries)
-            runs = _larger(store.runs, before.runs)
-            self._write(StoreProgress(max(store.epoch, before.epoch), entries, runs))
+            recorded = self._recorded_progress = _read(self.path)  # another worker may write it
+            entries = _maximum_counts(progress.entries, recorded.entries)
+            runs = _maximum_counts(progress.runs, recorded.runs)
+            self._write(StoreProgress(max(progress.epoch, recorded.epoch), entries, runs))
 
-    def unknown_to(self, database: Database) -> list[str]:
+    def populations_with_lost_runs(self, database: Database) -> list[str]:
         """Return the populations of which the store has fewer runs than the witness records."""
-        return self._recorded.unknown_to(progress_of(database))
+        return self._recorded_progress.populations_with_lost_runs(progress_of(database))
 
-    def overwrite(self, store: StoreProgress) -> None:
-        """Write the progress of ``store``, even if numbers become smaller."""
+    def overwrite(self, progress: StoreProgress) -> None:
+        """Write the progress of a store, even if numbers in the witness become smaller."""
         with self._locked():
-            self._write(store)
+            self._write(progress)
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
-        """Hold a lock, so that only one thread of one process writes the witness."""
+        """Hold a lock, so that one thread of one process at a time writes the witness."""
         with self._lock:
             descriptor = os.open(self.path.parent, os.O_RDONLY)
             try:
@@ -152,25 +154,25 @@ class RollbackGuard:
             finally:
                 os.close(descriptor)
 
-    def _write(self, store: StoreProgress) -> None:
-        if store == self._recorded:
+    def _write(self, progress: StoreProgress) -> None:
+        if progress == self._recorded_progress:
             return
-        self._recorded = store
-        content = json.dumps(asdict(store), sort_keys=True).encode()
+        self._recorded_progress = progress
+        content = json.dumps(asdict(progress), sort_keys=True).encode()
         durable_file.replace_content(self.path, content, mode=0o600)
 
 
 def progress_of(database: Database) -> StoreProgress:
-    with database.reading() as connection:
-        epoch = int(metadata.read(connection, metadata.EPOCH) or 0)
+    with database.read_transaction() as connection:
+        epoch = int(metadata.read(connection, metadata.EPOCH_ENTRY) or 0)
         return StoreProgress(
             epoch, ledgers.entry_counts(connection), run_state.count_runs_per_population(connection)
         )
 
 
-def _larger(one: dict[str, int], other: dict[str, int]) -> dict[str, int]:
-    """Return the larger of both counts for each population."""
-    return {key: max(one.get(key, 0), other.get(key, 0)) for key in {*one, *other}}
+def _maximum_counts(first: dict[str, int], second: dict[str, int]) -> dict[str, int]:
+    """Return for each population the larger of its counts in ``first`` and ``second``."""
+    return {key: max(first.get(key, 0), second.get(key, 0)) for key in {*first, *second}}
 
 
 def _read(path: Path) -> StoreProgress:
@@ -184,27 +186,27 @@ def _read(path: Path) -> StoreProgress:
     except FileNotFoundError:
         return StoreProgress()
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        expected = "was not written by a coordinator: name another file"
+        expected = "is not a witness that a coordinator wrote: name another file"
         raise InvalidValue("witness", str(path), expected) from error
 
 
-def default_witness(store: str, folder: Path) -> Path:
+def default_witness(store_url: str, campaign_folder: Path) -> Path:
     """Return the path of a store's witness: in the user's state folder, named after the store.
 
-    It is not next to the store, because whoever restores that folder would restore both. Earlier
-    versions put the witness next to the store, or in the campaign's ``folder``. If it exists only
-    there, that path is returned.
+    The witness is not next to the store, because whoever restores that folder would restore both.
+    Earlier versions put the witness next to a SQLite store, or in the campaign's folder. If the
+    witness exists only there, that earlier path is returned.
     """
     prefix = "sqlite:///"
-    if store.startswith(prefix):
-        file = Path(store.removeprefix(prefix))
-        earlier = file.with_name(file.name + ".witness")
+    if store_url.startswith(prefix):
+        file = Path(store_url.removeprefix(prefix))
+        earlier_path = file.with_name(file.name + ".witness")
         name = f"{file.name}-{_short_hash(str(file.resolve()))}.witness"
     else:
-        name = f"checkins-{_short_hash(store.rpartition('@')[2].partition('?')[0])}.witness"
-        earlier = folder / name
-    chosen = _state_folder() / name
-    return earlier if earlier.is_file() and not chosen.exists() else chosen
+        name = f"checkins-{_short_hash(store_url.rpartition('@')[2].partition('?')[0])}.witness"
+        earlier_path = campaign_folder / name
+    path = _state_folder() / name
+    return earlier_path if earlier_path.is_file() and not path.exists() else path
 
 
 def _short_hash(text: str) -> str:
@@ -219,5 +221,5 @@ def _state_folder() -> Path:
     try:
         return Path.home() / ".local" / "state" / "checkins"
     except RuntimeError:
-        expected = "there is no home folder for it: name a file outside the store"
+        expected = "has no default, because there is no home folder: name a file with --witness"
         raise InvalidValue("witness", None, expected) from None

@@ -1,4 +1,4 @@
-"""Runs in the store: their specification and state, and the queries that load and save both."""
+"""Runs in the store: specification and state of a run, and the queries that load and save them."""
 
 from __future__ import annotations
 
@@ -44,7 +44,10 @@ def population_of(campaign: Campaign) -> str:
 class RunSpec:
     """The specification of one run. Everything in it is public.
 
-    ``affordable`` is the number of slots that the budget allows.
+    ``number`` counts the runs of the campaign from 1. ``shapes`` are the shapes of the model's
+    tensors, by name. ``affordable`` is the number of slots that the privacy budget allows. The
+    other fields are computed: ``seal`` is the hash of the campaign, ``rules`` are the parameters of
+    the protocol, ``sampler`` draws noise and dummy reports, and ``times`` has the times of slots.
     """
 
     campaign: Campaign
@@ -80,14 +83,19 @@ class RunSpec:
 
     @property
     def most_enrolled(self) -> int:
-        """The largest number of clients that may enrol, from the declared population if any."""
+        """The largest number of clients that may enrol: at most the declared population, if any."""
         population = self.campaign.design.population
         return MOST_ENROLLED if population is None else min(population.most, MOST_ENROLLED)
 
 
 @dataclass(frozen=True, slots=True)
 class RunState:
-    """The state of a run, without its model and its ledger."""
+    """The state of a run, without its model and its ledger.
+
+    ``closed`` is the number of closed slots. ``slot_phase`` is None if no slot is in progress.
+    ``contributors`` is the number of averaged reports, or None in protocols that do not reveal it.
+    ``ending`` is None until the run is over.
+    """
 
     phase: Phase
     closed: int
@@ -110,14 +118,15 @@ class RunSnapshot:
     ledger: Ledger
     certificate: Mapping[str, Any]
     model_hash: str
-    closed_here: bool = False  # whether this process closed the last slot
+    closed_by_this_process: bool = False
+    """Whether the transaction that made this snapshot closed a slot in this process."""
 
 
-def load_specs_except(connection: Connection, known: Collection[str]) -> list[RunSpec]:
-    """Return all runs except those with ids in ``known``, in the order of their opening."""
+def load_specs_except(connection: Connection, known_ids: Collection[str]) -> list[RunSpec]:
+    """Return all runs except those with ids in ``known_ids``, in the order of their opening."""
     c = runs.c
     ids = connection.execute(select(c.id).order_by(c.position)).scalars()
-    new = [run for run in ids if run not in known]
+    new = [run for run in ids if run not in known_ids]
     return [spec for run in new if (spec := load_spec(connection, run)) is not None]
 
 
@@ -146,15 +155,19 @@ def save_state(connection: Connection, run: str, state: RunState) -> None:
 
 
 def load_snapshot(
-    connection: Connection, spec: RunSpec, known: RunSnapshot | None = None
+    connection: Connection, spec: RunSpec, last_known: RunSnapshot | None = None
 ) -> RunSnapshot:
-    """Return the snapshot of a run. If its ledger is that of ``known``, read only the state."""
+    """Return the snapshot of a run.
+
+    ``last_known`` is the caller's last snapshot of the run, or None. If the ledger has not changed
+    since then, only the state is read. Raise OutOfOrder if the ledger has become shorter.
+    """
     state, c = load_state(connection, spec.id), populations.c
-    stored = connection.execute(select(c.entries, c.head).where(c.key == spec.population)).one()
-    if known is not None and stored.entries < known.ledger.entries:
+    ledger_row = connection.execute(select(c.entries, c.head).where(c.key == spec.population)).one()
+    if last_known is not None and ledger_row.entries < last_known.ledger.entries:
         raise OutOfOrder(f"{spec.population}: the store was rolled back while it was in use")
-    if known is not None and known.ledger.head == stored.head:
-        return replace(known, state=state, closed_here=False)
+    if last_known is not None and last_known.ledger.head == ledger_row.head:
+        return replace(last_known, state=state, closed_by_this_process=False)
     query = select(runs.c.certificate).where(runs.c.id == spec.id)
     certificate = json.loads(connection.execute(query).scalar_one())
     learner = load_learner(connection, spec.id)
@@ -165,14 +178,16 @@ def load_snapshot(
 def load_learner(connection: Connection, run: str) -> Learner:
     row = connection.execute(select(learners).where(learners.c.run == run)).one()
 
-    def array(stored: bytes | None, dtype: str) -> Any:
+    def to_array(stored: bytes | None, dtype: str) -> Any:
         return None if stored is None else np.frombuffer(stored, dtype=dtype)
 
-    model, gradient, velocity = row.model, row.gradient, row.velocity
-    return Learner(array(model, "<f8"), array(gradient, "<i8"), row.slots, array(velocity, "<f8"))
+    model, velocity = to_array(row.model, "<f8"), to_array(row.velocity, "<f8")
+    return Learner(model, to_array(row.gradient, "<i8"), row.slots, velocity)
 
 
-def save_learner(connection: Connection, run: str, learner: Learner, *, new: bool = False) -> None:
+def save_learner(
+    connection: Connection, run: str, learner: Learner, *, is_new: bool = False
+) -> None:
     gradient = learner.gradient
     values = {
         "model": pack_numbers(learner.model),
@@ -180,7 +195,7 @@ def save_learner(connection: Connection, run: str, learner: Learner, *, new: boo
         "slots": learner.slots,
         "velocity": None if learner.velocity is None else pack_numbers(learner.velocity),
     }
-    if new:
+    if is_new:
         connection.execute(insert(learners).values(run=run, **values))
     else:
         connection.execute(update(learners).where(learners.c.run == run).values(**values))
@@ -205,12 +220,17 @@ def count_runs_per_population(connection: Connection) -> dict[str, int]:
 def add_run(
     connection: Connection, spec: RunSpec, certificate: Mapping[str, Any], filter: Filter | None
 ) -> None:
-    """Add a run that has no slot yet."""
-    last = connection.execute(select(func.coalesce(func.max(runs.c.position), 0))).scalar_one()
+    """Add a run whose first slot has not begun.
+
+    ``filter`` is the privacy filter that composes adaptively chosen campaigns, or None.
+    """
+    last_position = connection.execute(
+        select(func.coalesce(func.max(runs.c.position), 0))
+    ).scalar_one()
     connection.execute(
         insert(runs).values(
             id=spec.id,
-            position=last + 1,
+            position=last_position + 1,
             population=spec.population,
             campaign=spec.campaign.canonical(),
             seal=spec.seal,
@@ -224,20 +244,20 @@ def add_run(
             filter=None if filter is None else str(filter),
         )
     )
-    connection.execute(insert(schema.enrolled).values(run=spec.id, clients=0))
+    connection.execute(insert(schema.enrolled_counts).values(run=spec.id, clients=0))
 
 
 Epsilons = list[tuple[int, float]]
-"""Pairs of a number of slots and the epsilon after so many slots, in order."""
+"""List of (number of slots, epsilon after that many slots), ordered by the number of slots."""
 Curve = list[tuple[int, dict[str, float]]]
-"""Pairs of a number of closed slots and the metrics of the model after them, in order."""
+"""List of (number of closed slots, metrics of the model after these slots), in that order."""
 
 
 def load_epsilons(database: Database, run: str) -> Epsilons:
-    """Return the epsilons of a run that have been computed."""
+    """Return the epsilons of a run that have been computed so far."""
     c = epsilons.c
     query = select(c.slots, c.epsilon).where(c.run == run).order_by(c.slots)
-    with database.reading() as connection:
+    with database.read_transaction() as connection:
         return [(row.slots, row.epsilon) for row in connection.execute(query)]
 
 
@@ -246,10 +266,10 @@ def add_epsilon(database: Database, run: str, *, slots: int, epsilon: float) -> 
 
 
 def load_curve(database: Database, run: str, *, after: int = -1) -> Curve:
-    """Return the points of a learning curve with more than ``after`` closed slots."""
+    """Return the points of a run's learning curve with more than ``after`` closed slots."""
     c = curve.c
     query = select(c.slots, c.metrics).where(c.run == run, c.slots > after).order_by(c.slots)
-    with database.reading() as connection:
+    with database.read_transaction() as connection:
         return [(row.slots, json.loads(row.metrics)) for row in connection.execute(query)]
 
 
@@ -262,8 +282,8 @@ def add_curve_point(
 def _add_unless_present(
     database: Database, table: Table, run: str, slots: int, values: Mapping[str, object]
 ) -> None:
-    """Add a row, unless there is a row with this number of slots."""
-    with database.exclusive(f"progress {run}") as connection:
-        same = select(table.c.slots).where(table.c.run == run, table.c.slots == slots)
-        if connection.execute(same).one_or_none() is None:
+    """Add a row to ``table``, unless the run has a row with this number of slots."""
+    with database.exclusive_transaction(f"progress {run}") as connection:
+        same_slots = select(table.c.slots).where(table.c.run == run, table.c.slots == slots)
+        if connection.execute(same_slots).one_or_none() is None:
             connection.execute(insert(table).values(run=run, slots=slots, **values))

@@ -1,6 +1,7 @@
-"""The tables of the store, and the migration to this schema.
+"""The tables of the store, and the migration of older stores to this schema.
 
-No column holds the time of a request, an address or the order of arrival. A spent token is deleted.
+No column holds the time of a request, an address or the order of arrival. A client has one token
+per run, which is deleted when a check-in spends it.
 ``check_ins`` contains only the slot in progress, and the transaction that closes the slot empties
 it (invariants 1 and 8). In SQLite the tables about clients have no rowid and are ordered by hashes,
 so the file does not reveal the order of arrival either.
@@ -31,9 +32,9 @@ from sqlalchemy.schema import SchemaItem
 from checkins.errors import InvalidValue
 from checkins.service.store.database import Database
 
-SCRIPTS = Path(__file__).parent / "migrations"
-NEWEST = "0003"  # revision of the last script; a store that has it needs no alembic
-HASH = String(64)  # type of a hash in hex, or of a receipt
+MIGRATIONS_FOLDER = Path(__file__).parent / "migrations"
+NEWEST_REVISION = "0003"  # revision of the last migration script
+HASH_TYPE = String(64)  # SQL type of a hash in hex, and of a receipt
 
 metadata = MetaData()
 
@@ -47,32 +48,33 @@ def _table_by_hash(name: str, *items: SchemaItem) -> Table:
     return Table(name, metadata, *items, sqlite_with_rowid=False)
 
 
-def _run() -> Column[str]:
+def _run_column() -> Column[str]:
+    """Return a column with the id of a run, as part of the primary key."""
     return Column("run", ForeignKey("runs.id"), primary_key=True)
 
 
-def _number(name: str) -> Column[int]:
+def _integer_key_column(name: str) -> Column[int]:
     """Return an integer column that is part of the primary key."""
     return Column(name, BigInteger, primary_key=True, autoincrement=False)
 
 
-facts = _table_by_hash(
-    "facts", Column("name", HASH, primary_key=True), Column("value", Text, nullable=False)
+metadata_entries = _table_by_hash(
+    "facts", Column("name", HASH_TYPE, primary_key=True), Column("value", Text, nullable=False)
 )
-"""Metadata of the store by name; see ``store/metadata.py``."""
+"""Metadata of the store as named entries; see ``store/metadata.py``."""
 
 populations = _table(
     "populations",
     Column("key", Text, primary_key=True),
     Column("entries", BigInteger, nullable=False),
-    Column("head", HASH, nullable=False),
+    Column("head", HASH_TYPE, nullable=False),
 )
-"""The number of entries and the head of each population's ledger."""
+"""The number of entries and the head (the last hash) of each population's ledger."""
 
 ledger = _table(
     "ledger",
     Column("population", ForeignKey("populations.key"), primary_key=True),
-    _number("entry"),
+    _integer_key_column("entry"),
     Column("line", LargeBinary, nullable=False),
 )
 """The lines of each ledger."""
@@ -100,7 +102,7 @@ runs = _table(
 
 learners = _table(
     "learners",
-    _run(),
+    _run_column(),
     Column("model", LargeBinary, nullable=False),
     Column("gradient", LargeBinary),
     Column("slots", BigInteger, nullable=False),
@@ -110,46 +112,55 @@ learners = _table(
 
 enrolments = _table_by_hash(
     "enrolments",
-    _run(),
-    Column("credential", HASH, primary_key=True),
-    Column("key", HASH, nullable=False),
+    _run_column(),
+    Column("credential", HASH_TYPE, primary_key=True),
+    Column("key", HASH_TYPE, nullable=False),
 )
-"""Hashes of the credentials that have enrolled, and of their idempotency keys."""
+"""Hashes of the credentials that have enrolled, each with the hash of its idempotency key."""
 
-enrolled = _table("enrolled", _run(), Column("clients", BigInteger, nullable=False))
+enrolled_counts = _table("enrolled", _run_column(), Column("clients", BigInteger, nullable=False))
 """Number of clients that have enrolled in each open run, including those that withdrew."""
 
-tokens = _table_by_hash("tokens", _run(), Column("token", HASH, primary_key=True))
-"""Hashes of the tokens that are not spent."""
+tokens = _table_by_hash("tokens", _run_column(), Column("token", HASH_TYPE, primary_key=True))
+"""Hashes of the tokens that no check-in has spent."""
 
 check_ins = _table_by_hash(
     "check_ins",
-    _run(),
-    Column("receipt", HASH, primary_key=True),
+    _run_column(),
+    Column("receipt", HASH_TYPE, primary_key=True),
     Column("slot", BigInteger, nullable=False),
-    Column("token", HASH, nullable=False),
+    Column("token", HASH_TYPE, nullable=False),
     Column("chosen", Boolean),
     Column("report", LargeBinary),
     UniqueConstraint("run", "token"),
 )
-"""The check-ins of the slot in progress. ``chosen`` is null before the choice."""
+"""The check-ins of the slot in progress. ``chosen`` is null until clients are chosen."""
 
-releases = _table("releases", _run(), _number("slot"), Column("model_hash", HASH, nullable=False))
-"""The hash of each released model, which is also in the ledger."""
+releases = _table(
+    "releases",
+    _run_column(),
+    _integer_key_column("slot"),
+    Column("model_hash", HASH_TYPE, nullable=False),
+)
+"""The hash of each released model. The ledger contains these hashes too."""
 
-epsilons = _table("prices", _run(), _number("slots"), Column("epsilon", Float, nullable=False))
-"""Epsilon of a run after a number of slots, rounded up, with all earlier runs included."""
+epsilons = _table(
+    "prices", _run_column(), _integer_key_column("slots"), Column("epsilon", Float, nullable=False)
+)
+"""Epsilon after a number of slots of a run and all earlier runs, rounded up."""
 
-curve = _table("curve", _run(), _number("slots"), Column("metrics", Text, nullable=False))
-"""Metrics of released models on the public holdout."""
+curve = _table(
+    "curve", _run_column(), _integer_key_column("slots"), Column("metrics", Text, nullable=False)
+)
+"""Metrics of released models on the public holdout data: the learning curve of each run."""
 
 
 def migrate(database: Database) -> None:
     """Run the missing migrations in one transaction.
 
-    Raise InvalidValue if a newer version has written the store.
+    Raise InvalidValue if a newer version of checkins has written the store.
     """
-    if _is_newest(database):
+    if _has_newest_revision(database):
         return
     from alembic import command
     from alembic.config import Config
@@ -157,12 +168,12 @@ def migrate(database: Database) -> None:
     from alembic.script import ScriptDirectory
 
     config = Config()
-    config.set_main_option("script_location", str(SCRIPTS).replace("%", "%%"))
+    config.set_main_option("script_location", str(MIGRATIONS_FOLDER).replace("%", "%%"))
     scripts = ScriptDirectory.from_config(config)
-    known = {script.revision for script in scripts.walk_revisions()}
-    with database.exclusive("migrations") as connection:
+    known_revisions = {script.revision for script in scripts.walk_revisions()}
+    with database.exclusive_transaction("migrations") as connection:
         revision = MigrationContext.configure(connection).get_current_revision()
-        if revision is not None and revision not in known:
+        if revision is not None and revision not in known_revisions:
             expected = "was written by a newer version of checkins: use that version"
             raise InvalidValue("store", revision, expected)
         if revision == scripts.get_current_head():
@@ -171,9 +182,9 @@ def migrate(database: Database) -> None:
         command.upgrade(config, "head")
 
 
-def _is_newest(database: Database) -> bool:
-    with database.reading() as connection:
+def _has_newest_revision(database: Database) -> bool:
+    with database.read_transaction() as connection:
         if not inspect(connection).has_table("alembic_version"):
             return False
         revisions = connection.execute(text("SELECT version_num FROM alembic_version")).scalars()
-        return list(revisions) == [NEWEST]
+        return list(revisions) == [NEWEST_REVISION]

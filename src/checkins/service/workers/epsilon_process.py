@@ -1,6 +1,6 @@
-"""A separate process that computes the epsilon of a run after several numbers of slots.
+"""A separate process that computes the epsilon of a run for several numbers of slots.
 
-The computation is slow, and in a separate process it does not delay check-ins. The process is
+The computation is slow. In a separate process it does not delay check-ins. The process is
 started as ``python -m checkins.service.workers.epsilon_process RUN``, with the store's URL in the
 environment. It ends if its parent ends.
 """
@@ -19,8 +19,8 @@ from checkins.service.store import ledgers, run_state
 from checkins.service.store.database import Database
 from checkins.service.store.run_state import RunSpec
 
-SLOT_COUNTS = 20  # largest number of slot counts whose epsilon is computed
-KILL_AFTER_S = 0.5  # seconds between asking a process to end and killing it
+MAX_SLOT_COUNTS = 20  # largest number of slot counts whose epsilon is computed
+KILL_AFTER_S = 0.5  # seconds between SIGTERM and SIGKILL for a process that must end
 STORE_VARIABLE = "CHECKINS_EPSILON_STORE"
 """Environment variable that holds the store's URL.
 
@@ -29,22 +29,22 @@ It is not a command-line argument, because the URL may contain a password.
 
 
 def slot_counts(spec: RunSpec) -> Sequence[int]:
-    """Return up to ``SLOT_COUNTS`` evenly spaced slot counts.
+    """Return up to ``MAX_SLOT_COUNTS`` evenly spaced slot counts.
 
-    The largest is the number of slots that the budget allows. Epsilon grows with the number of
-    slots, so the epsilon of the next larger count is an upper bound in between.
+    The largest count is the number of slots that the budget allows. Epsilon grows with the number
+    of slots, so for a count in between, the epsilon of the next larger count is an upper bound.
     """
-    most = spec.affordable
-    return sorted({-(-most * part // SLOT_COUNTS) for part in range(1, SLOT_COUNTS + 1)})
+    steps = range(1, MAX_SLOT_COUNTS + 1)
+    return sorted({-(-spec.affordable * step // MAX_SLOT_COUNTS) for step in steps})  # rounded up
 
 
 def compute_epsilons(database: Database, run: str) -> None:
     """Compute and save each epsilon of a run that is not in the store yet.
 
-    The largest slot count comes first, because its epsilon is an upper bound for all others.
-    Nothing is computed for a run that is unknown or over.
+    The largest slot count comes first, because its epsilon is an upper bound for all smaller ones.
+    Nothing is computed if the run is unknown or over.
     """
-    with database.reading() as connection:
+    with database.read_transaction() as connection:
         spec = run_state.load_spec(connection, run)
         if spec is None:
             return
@@ -53,9 +53,9 @@ def compute_epsilons(database: Database, run: str) -> None:
     if running is None or (running.seal, running.number) != (spec.seal, spec.number):
         return
     spending = Spending(spec.campaign, earlier_of(ledger), running.filter)
-    parent = os.getppid()
+    parent_id = os.getppid()
     for slots in reversed(slot_counts(spec)):
-        if os.getppid() != parent:
+        if os.getppid() != parent_id:  # the parent process has ended
             return
         if slots not in dict(run_state.load_epsilons(database, run)):
             epsilon = spending.epsilon_after(slots)
@@ -63,24 +63,25 @@ def compute_epsilons(database: Database, run: str) -> None:
 
 
 class EpsilonProcesses:
-    """The epsilon processes that one coordinator has started."""
+    """The processes that one worker has started to compute epsilons."""
 
-    def __init__(self, store: str) -> None:
-        self._store = store
+    def __init__(self, store_url: str) -> None:
+        self._store_url = store_url
         self._running: list[subprocess.Popen[bytes]] = []
 
     def start(self, run: str) -> None:
+        """Start a process that computes the epsilons of a run."""
         command = [sys.executable, "-m", "checkins.service.workers.epsilon_process", run]
-        quiet: Any = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.DEVNULL)
-        environment = {**os.environ, STORE_VARIABLE: self._store}
-        self._running.append(subprocess.Popen(command, env=environment, **quiet))
+        no_streams: Any = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.DEVNULL)
+        environment = {**os.environ, STORE_VARIABLE: self._store_url}
+        self._running.append(subprocess.Popen(command, env=environment, **no_streams))
 
     def remove_ended(self) -> None:
-        """Collect the exit status of each process that has ended."""
+        """Forget each process that has ended, and collect its exit status."""
         self._running = [process for process in self._running if process.poll() is None]
 
-    def end(self) -> None:
-        """End all processes. The next start computes the epsilons that are still missing."""
+    def stop(self) -> None:
+        """End all processes. After the next start, the missing epsilons are computed."""
         for process in self._running:
             process.terminate()
         for process in self._running:

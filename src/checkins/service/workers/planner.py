@@ -1,9 +1,10 @@
 """Planning requests, which a separate process answers, because a plan takes seconds to compute.
 
-The process (``workers.planning_process``) is started at the first question and ended after
-``idle_s`` without a question. It answers one question at a time. At most ``most_waiting`` questions
-wait, and further questions get ``busy``. If all clients that asked a question have left, the
-question is removed from the queue, or its computation is interrupted.
+A question describes the campaign to plan; the answer is the plan. The process
+(``workers.planning_process``) is started at the first question and ended after ``idle_timeout_s``
+seconds without a question. It answers one question at a time. At most ``max_waiting`` questions
+wait, and further questions get the problem ``busy``. If all clients that asked a question have
+disconnected, the question is removed from the queue, or its computation is interrupted.
 """
 
 from __future__ import annotations
@@ -22,40 +23,40 @@ from checkins.service import logs
 from checkins.service.http.problems import Problem
 from checkins.service.workers.planning_process import INTERRUPT, Question
 
-COMMAND = (sys.executable, "-m", "checkins.service.workers.planning_process")
-LIMIT_S = 60.0  # seconds that one plan may take, in real time
-INTERRUPT_S = 3.0  # seconds after which a process that does not react to interrupts is killed
-START_S = 60.0  # seconds that the process may take to start
-IDLE_S = 300.0  # seconds without a question after which the process is ended
-MOST_WAITING = 4  # largest number of questions in the queue
+PROCESS_COMMAND = (sys.executable, "-m", "checkins.service.workers.planning_process")
+PLAN_TIMEOUT_S = 60.0  # seconds that one plan may take, by the wall clock
+INTERRUPT_TIMEOUT_S = 3.0  # seconds after which a process that ignores interrupts is killed
+START_TIMEOUT_S = 60.0  # seconds that the process may take to start
+IDLE_TIMEOUT_S = 300.0  # seconds without a question after which the process is ended
+MAX_WAITING = 4  # largest number of questions in the queue
 CACHE_SIZE = 64  # number of answers in the cache
-MOST_ANSWER_BYTES = 4 * 1024 * 1024
-INTERRUPTS = 30  # number of signals sent within INTERRUPT_S
+MAX_ANSWER_BYTES = 4 * 1024 * 1024
+INTERRUPT_SIGNALS = 30  # number of interrupts sent within INTERRUPT_TIMEOUT_S
 _ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 
 
 @dataclass(slots=True)
 class _Job:
-    """A question, the future answer, and the number of requests that wait for it."""
+    """A question as JSON (``key``), its future answer, and how many requests wait for it."""
 
     key: str
     answer: asyncio.Future[bytes]
-    waiting: int = 0
-    abandoned: asyncio.Event = field(default_factory=asyncio.Event)
+    waiting_count: int = 0
+    abandoned: asyncio.Event = field(default_factory=asyncio.Event)  # set if no request waits
 
 
 @dataclass(eq=False, kw_only=True)
 class Planner:
-    """Answers questions one at a time, and caches the last answers."""
+    """Answers questions one at a time, and caches the latest answers."""
 
-    command: Sequence[str] = COMMAND
-    limit_s: float = LIMIT_S
-    idle_s: float = IDLE_S
-    most_waiting: int = MOST_WAITING
+    command: Sequence[str] = PROCESS_COMMAND
+    timeout_s: float = PLAN_TIMEOUT_S
+    idle_timeout_s: float = IDLE_TIMEOUT_S
+    max_waiting: int = MAX_WAITING
     _cache: OrderedDict[str, bytes] = field(default_factory=OrderedDict)
     _jobs: dict[str, _Job] = field(default_factory=dict)
     _queue: deque[_Job] = field(default_factory=deque)
-    _arrived: asyncio.Event = field(default_factory=asyncio.Event)
+    _question_arrived: asyncio.Event = field(default_factory=asyncio.Event)
     _task: asyncio.Task[None] | None = None
     _process: asyncio.subprocess.Process | None = None
 
@@ -63,8 +64,8 @@ class Planner:
         """Return the plan as JSON.
 
         Raise InvalidValue if the question is not valid, and a Problem if the planner is busy or
-        fails. If a request is cancelled and no other request waits for the same plan, the
-        computation ends.
+        fails. If this call is cancelled and no other call waits for the same plan, the computation
+        is interrupted.
         """
         key = json.dumps(question, sort_keys=True)
         if key in self._cache:
@@ -72,27 +73,27 @@ class Planner:
             return self._cache[key]
         job = self._jobs.get(key)
         if job is None:
-            if len(self._queue) >= self.most_waiting:
-                raise Problem("busy", "other plans are being made: ask again", retry_after=2)
+            if len(self._queue) >= self.max_waiting:
+                raise Problem("busy", "other plans are being computed: ask again", retry_after=2)
             job = self._jobs[key] = _Job(key, asyncio.get_running_loop().create_future())
             self._queue.append(job)
             self.wake()
-        job.waiting += 1
+        job.waiting_count += 1
         try:
             return await asyncio.shield(job.answer)
         finally:
-            job.waiting -= 1
-            if job.waiting == 0 and not job.answer.done():
+            job.waiting_count -= 1
+            if job.waiting_count == 0 and not job.answer.done():
                 self._abandon(job)
 
     def wake(self) -> None:
         """Start the process if it is not running, so that the next question need not wait."""
-        self._arrived.set()
+        self._question_arrived.set()
         if self._task is None or self._task.done():
-            self._task = asyncio.create_task(self._work())
+            self._task = asyncio.create_task(self._answer_questions())
 
     async def close(self) -> None:
-        """End the process and answer waiting requests with ``busy``."""
+        """End the process, and answer all waiting requests with ``busy``."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
@@ -113,28 +114,29 @@ class Planner:
         if not job.answer.done():
             job.answer.set_exception(error)
 
-    async def _work(self) -> None:
-        """Answer questions until no question has arrived for ``idle_s`` seconds."""
+    async def _answer_questions(self) -> None:
+        """Answer questions until no question has arrived for ``idle_timeout_s`` seconds."""
         try:
             while True:
-                self._arrived.clear()
+                self._question_arrived.clear()
                 try:
-                    await self._running_process()
-                except Exception as error:  # ``_serve`` tries again, and answers ``failed``
+                    await self._started_process()
+                except Exception as error:  # ``_answer_job`` tries again, and answers ``failed``
                     logs.failure(error)
                 while self._queue:
-                    await self._serve(self._queue.popleft())
-                async with asyncio.timeout(self.idle_s):
-                    await self._arrived.wait()
+                    await self._answer_job(self._queue.popleft())
+                async with asyncio.timeout(self.idle_timeout_s):
+                    await self._question_arrived.wait()
         except TimeoutError:
             await self._end_process()
         if self._queue:  # a question arrived while the process was ending
-            self._task = asyncio.create_task(self._work())
+            self._task = asyncio.create_task(self._answer_questions())
 
-    async def _serve(self, job: _Job) -> None:
+    async def _answer_job(self, job: _Job) -> None:
+        """Compute the plan of a job, cache it, and hand it or an error to the waiting requests."""
         try:
-            line = await self._computed_line(job)
-            body = None if line is None else _plan_in(line)
+            line = await self._compute_line(job)
+            body = None if line is None else _parse_plan(line)
         except (InvalidValue, Problem) as error:
             self._refuse(job, error)
             return
@@ -152,13 +154,13 @@ class Planner:
         if not job.answer.done():
             job.answer.set_result(body)
 
-    async def _computed_line(self, job: _Job) -> bytes | None:
-        """Return the line that the process wrote.
+    async def _compute_line(self, job: _Job) -> bytes | None:
+        """Return the line that the process wrote in answer to a question.
 
         Return None if the computation was interrupted because no request waits for it any more.
-        Raise ``busy`` if it took too long.
+        Raise ``busy`` if the computation took too long.
         """
-        process = await self._running_process()
+        process = await self._started_process()
         if job.abandoned.is_set():
             return None
         assert process.stdin is not None
@@ -169,14 +171,14 @@ class Planner:
         abandoned = asyncio.ensure_future(job.abandoned.wait())
         try:
             await asyncio.wait(
-                {reading, abandoned}, timeout=self.limit_s, return_when=asyncio.FIRST_COMPLETED
+                {reading, abandoned}, timeout=self.timeout_s, return_when=asyncio.FIRST_COMPLETED
             )
             if not reading.done():
                 await _interrupt(process, reading)
             if reading.done() and (line := reading.result()):
                 if not line.startswith(b'{"interrupted"'):
                     return line
-                self._refuse_if_wanted(job)
+                self._raise_if_wanted(job)
                 return None
         finally:
             for task in (reading, abandoned):
@@ -186,31 +188,33 @@ class Planner:
         await self._end_process()
         if died and not job.abandoned.is_set():
             raise ComputationFailed("the planner's process died")
-        self._refuse_if_wanted(job)
+        self._raise_if_wanted(job)
         return None
 
-    def _refuse_if_wanted(self, job: _Job) -> None:
+    def _raise_if_wanted(self, job: _Job) -> None:
+        """Raise ``busy`` for a computation that took too long, if a request still waits for it."""
         if not job.abandoned.is_set():
             detail = "this plan takes too long here: run `checkins plan` instead"
             raise Problem("busy", detail, retry_after=60)
 
-    async def _running_process(self) -> asyncio.subprocess.Process:
+    async def _started_process(self) -> asyncio.subprocess.Process:
+        """Return the running process, which is started if necessary."""
         if self._process is not None and self._process.returncode is not None:
             await self._end_process()
         if self._process is None:
-            # The process does not need the tokens and passwords in these variables.
-            environment = {key: text for key, text in os.environ.items() if "CHECKINS_" not in key}
+            # Variables of checkins may hold tokens and passwords, which the process does not need.
+            environment = {n: value for n, value in os.environ.items() if "CHECKINS_" not in n}
             self._process = await asyncio.create_subprocess_exec(
                 *self.command,
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=asyncio.subprocess.DEVNULL,
                 env={**environment, **_ONE_THREAD},
-                limit=MOST_ANSWER_BYTES,
+                limit=MAX_ANSWER_BYTES,
             )
             assert self._process.stdout is not None
             try:
-                async with asyncio.timeout(START_S):
+                async with asyncio.timeout(START_TIMEOUT_S):
                     ready = await self._process.stdout.readline()
             except TimeoutError:
                 ready = b""
@@ -230,20 +234,20 @@ class Planner:
 
 
 async def _interrupt(process: asyncio.subprocess.Process, reading: asyncio.Future[bytes]) -> None:
-    """Send the signal repeatedly, because the process ignores it until it has read the question."""
-    for _ in range(INTERRUPTS):
+    """Send interrupts repeatedly, because the process ignores them until it reads the question."""
+    for _ in range(INTERRUPT_SIGNALS):
         with contextlib.suppress(ProcessLookupError):
             process.send_signal(INTERRUPT)
-        await asyncio.wait({reading}, timeout=INTERRUPT_S / INTERRUPTS)
+        await asyncio.wait({reading}, timeout=INTERRUPT_TIMEOUT_S / INTERRUPT_SIGNALS)
         if reading.done():
             return
 
 
-def _plan_in(line: bytes) -> bytes:
-    """Return the plan in a line of the process, or raise the error that the line reports."""
+def _parse_plan(line: bytes) -> bytes:
+    """Return the plan in a line of the process as JSON, or raise the error in the line."""
     if line.startswith(b'{"plan": '):
         return line.strip()[len(b'{"plan": ') : -1]
-    refusal = json.loads(line)
-    if "invalid" in refusal:
-        raise InvalidValue(*refusal["invalid"])
-    raise ComputationFailed(str(refusal.get("failed")))
+    error = json.loads(line)
+    if "invalid" in error:
+        raise InvalidValue(*error["invalid"])
+    raise ComputationFailed(str(error.get("failed")))

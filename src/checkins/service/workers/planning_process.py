@@ -1,8 +1,8 @@
-"""The process that computes plans. It reads a question per line and writes an answer per line.
+"""The process that computes plans. It reads one question per line and writes one answer per line.
 
 The process is started as ``python -m checkins.service.workers.planning_process`` and ends when its
 standard input closes. The signal ``INTERRUPT`` and the limit on processor time both interrupt the
-plan that is being computed.
+plan that is being computed. Questions and answers are JSON.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from typing import IO, Any
 
 from checkins.errors import InvalidValue
 
-CPU_LIMIT_S = 15  # seconds of processor time that one plan may take; most plans take two
-INTERRUPT = signal.SIGUSR1
+CPU_LIMIT_S = 15  # seconds of processor time that one plan may take; most plans take 2 s
+INTERRUPT = signal.SIGUSR1  # the signal that interrupts a plan
 
 Question = Mapping[str, Any]
 """The arguments of ``checkins.planning.Question`` as JSON values. Equal values give equal plans."""
 
 
 class _Interrupted(BaseException):
-    """The plan is not wanted any more, or took too long.
+    """The plan took too long, or no client waits for it any more.
 
     This is a BaseException, so that no ``except Exception`` catches it.
     """
@@ -35,35 +35,37 @@ class _Worker:
     """Answers questions one after another. A signal interrupts the plan that is being computed."""
 
     def __init__(self) -> None:
-        self.busy = False
+        self.is_computing = False
 
     def interrupt(self, _: int, __: FrameType | None) -> None:
         """Raise _Interrupted while a plan is being computed; otherwise do nothing."""
-        if self.busy:
-            self.busy = False
+        if self.is_computing:
+            self.is_computing = False
             raise _Interrupted
 
     def answer(self, line: str) -> str:
         try:
-            self.busy = True
+            self.is_computing = True
             signal.setitimer(signal.ITIMER_PROF, CPU_LIMIT_S)
-            answer = _answer(json.loads(line))
-            self.busy = False
+            answer = _answer_question(json.loads(line))
+            self.is_computing = False
         except _Interrupted:
             return json.dumps({"interrupted": True})
         return answer
 
     def run(self, questions: IO[str], answers: IO[str]) -> None:
+        """Write a line when the process is ready, then answer each line of ``questions``."""
         print(json.dumps({"ready": True}), file=answers, flush=True)
         for line in questions:
             print(self.answer(line), file=answers, flush=True)
 
 
-def _answer(plain: Question) -> str:
+def _answer_question(question: Question) -> str:
     from checkins.planning import make_plan
 
     try:
-        return json.dumps({"plan": make_plan(_question(plain)).as_json()}, allow_nan=False)
+        plan = make_plan(_planning_question(question))
+        return json.dumps({"plan": plan.as_json()}, allow_nan=False)
     except InvalidValue as error:
         value = error.value if isinstance(error.value, str | int | float | None) else None
         return json.dumps({"invalid": [error.name, value, error.expected]})
@@ -71,29 +73,32 @@ def _answer(plain: Question) -> str:
         return json.dumps({"failed": type(error).__name__})
 
 
-def _question(plain: Question) -> Any:
+def _planning_question(question: Question) -> Any:
     """Convert JSON values to a ``checkins.planning.Question``."""
     from checkins import planning
     from checkins.accounting import Adjacency, NoiseAt, Population, Protocol
     from checkins.campaign import RandomizerKind
 
     enums: Any = {"protocol": Protocol, "noise_at": NoiseAt, "randomizer": RandomizerKind}
-    fixed = {name: enums.get(name, lambda v: v)(value) for name, value in plain["fixed"].items()}
-    task = _task_arguments(plain["task"]) if "task" in plain else {"dimension": plain["dimension"]}
+    constraints = {n: enums.get(n, lambda v: v)(value) for n, value in question["fixed"].items()}
+    if "task" in question:
+        task_arguments = _task_arguments(question["task"])
+    else:
+        task_arguments = {"dimension": question["dimension"]}
     return planning.Question(
-        Population(*plain["population"]),
-        plain["epsilon"],
-        plain["delta"],
-        Adjacency(plain["adjacency"]),
-        **task,
-        devices=planning.Devices(**plain["devices"]),
-        server=planning.Server(**plain["server"]),
-        fixed=planning.Constraints(**fixed),
+        Population(*question["population"]),
+        question["epsilon"],
+        question["delta"],
+        Adjacency(question["adjacency"]),
+        **task_arguments,
+        devices=planning.Devices(**question["devices"]),
+        server=planning.Server(**question["server"]),
+        fixed=planning.Constraints(**constraints),
     )
 
 
 def _task_arguments(name: str) -> dict[str, Any]:
-    """Return the arguments of a question that a built-in task determines."""
+    """Return the arguments of ``planning.Question`` that follow from a built-in task."""
     from checkins.campaign import parse_campaign
     from checkins.campaign.templates import Template, template_text
     from checkins.planning import Learning

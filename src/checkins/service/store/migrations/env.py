@@ -1,4 +1,4 @@
-"""Configuration of alembic. Migrations run in the transaction of ``schema.migrate``."""
+"""Configuration of alembic. ``schema.migrate`` passes the connection with its transaction."""
 
 from alembic import context
 

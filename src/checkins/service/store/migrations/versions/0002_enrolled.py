@@ -13,8 +13,8 @@ def upgrade() -> None:
         sa.Column("run", sa.String(32), sa.ForeignKey("runs.id"), primary_key=True),
         sa.Column("clients", sa.BigInteger, nullable=False),
     )
-    # Count the clients of open runs that are still known. If a client enrolled without a key and
-    # spent its token, no row about it is left.
+    # Count the clients of open runs from their rows. A client that enrolled without an idempotency
+    # key and spent its token in an earlier slot has no row, so it is not counted.
     op.execute(
         """
         INSERT INTO enrolled (run, clients)

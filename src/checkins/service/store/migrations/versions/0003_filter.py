@@ -1,4 +1,4 @@
-"""Add the filter with which a run was opened; null for runs older than this migration."""
+"""Add the privacy filter with which a run was opened; null for runs before this migration."""
 
 import sqlalchemy as sa
 from alembic import op
