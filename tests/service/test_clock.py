@@ -29,7 +29,7 @@ def test_time_goes_on_at_its_own_pace_however_the_calendar_is_set(
     for seconds, set_by in steps:
         clocks.passes(seconds)
         clocks.set(set_by)
-        clock.read()
+        clock.adjust_to_calendar()
         passed += seconds
         assert clock.now() - before == pytest.approx(passed, abs=SLEW_RATE * passed + 1e-5)
 
@@ -40,14 +40,14 @@ def test_a_calendar_that_jumps_holds_until_it_agrees_again(set_by: float) -> Non
     clock = clocks.clock()
     clocks.passes(10.0)
     clocks.set(set_by)
-    clock.read()
+    clock.adjust_to_calendar()
     assert clock.calendar_ahead_s == pytest.approx(set_by)
     assert clock.now() == pytest.approx(NOON + 10.0)
     clocks.passes(500.0)  # it does not get used to it
-    clock.read()
+    clock.adjust_to_calendar()
     assert clock.is_holding
     clocks.set(-set_by)
-    clock.read()
+    clock.adjust_to_calendar()
     assert not clock.is_holding
     assert clock.now() == pytest.approx(NOON + 510.0)
 
@@ -59,7 +59,7 @@ def test_what_ntp_slews_passes(ppm: float) -> None:
     for _ in range(24 * 60):
         clocks.passes(60.0)
         clocks.set(60.0 * ppm / 1e6)
-        clock.read()
+        clock.adjust_to_calendar()
         assert not clock.is_holding
     assert clock.now() == pytest.approx(clocks.calendar, abs=1e-3)
 
@@ -71,7 +71,7 @@ def test_a_leap_second_is_followed_slowly(set_by: float) -> None:
     clocks.set(set_by)
     for second in range(1, 60):
         clocks.passes(1.0)
-        clock.read()
+        clock.adjust_to_calendar()
         assert not clock.is_holding
         moved = clock.now() - NOON - second
         assert moved == pytest.approx(math.copysign(min(abs(set_by), SLEW_RATE * second), set_by))
@@ -84,7 +84,7 @@ def test_many_small_steps_are_a_jump() -> None:
     for _ in range(10):
         clocks.passes(1.0)
         clocks.set(0.9 * TOLERANCE_S)
-        clock.read()
+        clock.adjust_to_calendar()
     assert clock.is_holding
     assert clock.now() <= NOON + 10.0 * (1.0 + SLEW_RATE) + 1e-6
 
@@ -94,7 +94,7 @@ def test_a_suspended_machine_has_missed_time_and_does_not_hold() -> None:
     clocks = Clocks(NOON)
     clock = clocks.clock()
     clocks.passes(8 * HOUR)
-    clock.read()
+    clock.adjust_to_calendar()
     assert not clock.is_holding
     assert clock.now() == pytest.approx(NOON + 8 * HOUR)
 
@@ -104,7 +104,7 @@ def test_a_machine_whose_steady_clock_was_stopped_holds() -> None:
     clocks = Clocks(NOON)
     clock = clocks.clock()
     clocks.set(600.0)
-    clock.read()
+    clock.adjust_to_calendar()
     assert clock.is_holding
 
 
@@ -133,7 +133,7 @@ def test_a_first_answer_that_was_slow_is_corrected_by_a_quick_one() -> None:
 
     clock.read(slowly)
     assert not clock.is_holding
-    clock.read(lambda: clocks.calendar + 15.0)
+    clock.adjust_to_calendar(lambda: clocks.calendar + 15.0)
     assert not clock.is_holding
     assert clock.now() == pytest.approx(clocks.calendar + 15.0)
 
@@ -141,6 +141,6 @@ def test_a_first_answer_that_was_slow_is_corrected_by_a_quick_one() -> None:
 def test_a_calendar_that_is_no_number_holds() -> None:
     clocks = Clocks(NOON)
     clock = clocks.clock()
-    clock.read(lambda: math.nan)
+    clock.adjust_to_calendar(lambda: math.nan)
     assert clock.is_holding
     assert clock.now() == pytest.approx(NOON)

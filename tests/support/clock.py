@@ -32,7 +32,7 @@ class StoreClock(store_clock.Clock):
     def __init__(self, clock: Clock) -> None:
         super().__init__(calendar=clock, steady=clock)
 
-    def read(self, calendar: Callable[[], float] | None = None) -> None:
+    def adjust_to_calendar(self, calendar: Callable[[], float] | None = None) -> None:
         """Nothing: this clock is right."""
 
     def restore_offset(self, saved: tuple[float, float]) -> None:
@@ -58,7 +58,7 @@ class Clocks:
     def clock(self) -> store_clock.Clock:
         """A coordinator's clock on these, read once."""
         clock = store_clock.Clock(calendar=lambda: self.calendar, steady=lambda: self.steady)
-        clock.read()
+        clock.adjust_to_calendar()
         return clock
 
     def give(self, database: Database) -> None:

@@ -143,7 +143,7 @@ async def _wait_until_slot_begins(live_run: LiveRun, runner: Runner, slot: int) 
     loop = asyncio.get_running_loop()
     begins_in_s = live_run.spec.times.begins(slot) - runner.database.now()
     if slot > live_run.spec.rules.slots:
-        raise Problem("refused", f"the run has {live_run.spec.rules.slots:,} slots")
+        raise Problem("refused", f"the run has only {live_run.spec.rules.slots:,} slots")
     if begins_in_s > MAX_EARLY_S:
         raise Problem("too-early", f"slot {slot} has not begun", retry_after=begins_in_s)
     deadline = loop.time() + MAX_EARLY_S + live_run.spec.times.choose_s
@@ -177,7 +177,7 @@ async def progress(runner: Runner, live_run: LiveRun) -> wire.Progress:
 
 
 async def ledger_parts(runner: Runner, live_run: LiveRun, *, after: int) -> AsyncIterator[bytes]:
-    """Return the public lines of a ledger after the first ``after`` lines, in parts.
+    """Return an iterator over the public lines of a ledger after the first ``after``, in parts.
 
     The first part is read before this function returns, so that the caller can still send an error
     if the store does not answer.

@@ -48,7 +48,7 @@ class _Listener:
         self._sent_points = len(live_run.public_curve)
 
     async def new_events(self) -> list[bytes]:
-        """Return the events that have not been sent yet, in order."""
+        """Return the events that have not been sent yet, in order, and record them as sent."""
         live_run, public, unsent = self._live_run, self._live_run.public_snapshot, []
         closed = public.state.closed
         status = {"status": live_run.status, "holding": self._runner.clock_watch.holding_reason}

@@ -74,7 +74,8 @@ def open_run(
 
     ``with_start`` returns the campaign with its final start time, which may be relative to now. It
     is called again after the certificate is computed, because the computation may take long.
-    ``allow_list_size`` is the number of keys in the allow-list, or 0 without an allow-list.
+    ``folder`` holds the campaign's data files. ``allow_list_size`` is the number of clients' keys
+    in the allow-list for enrolment, or 0 if there is none.
     """
     _check_complete(campaign, folder)
     require_allow_list_fits(campaign, allow_list_size)

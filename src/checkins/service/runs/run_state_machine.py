@@ -88,7 +88,7 @@ def _choose_clients(connection: Connection, spec: RunSpec, snapshot: RunSnapshot
     _, effects = servers.step(_server(spec, snapshot, slot), randomness.draw_choice(slot))
     for effect in effects:
         if isinstance(effect, RecordChoice):
-            participants.save_choice(connection, spec.id, effect.chosen, out_of=len(waiting))
+            participants.save_choice(connection, spec.id, effect.chosen, total=len(waiting))
     state = replace(snapshot.state, slot_phase=slots.Phase.CHOOSING)
     return _save_state(connection, spec, replace(snapshot, state=state))
 

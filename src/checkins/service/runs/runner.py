@@ -48,7 +48,7 @@ T = TypeVar("T")
 STORE_THREADS = 8  # number of threads that call the store
 MAX_MESSAGES_PER_COMMIT = 500  # largest number of messages in one transaction
 POLL_INTERVAL_S = 1.0  # seconds between two queries for what other workers have saved
-MIN_SEARCH_INTERVAL_S = 0.2  # least seconds between two searches for an unknown run
+MIN_SEARCH_INTERVAL_S = 0.2  # shortest time between two queries for an unknown run id
 STOP_GRACE_S = 3.0
 """Seconds after the signal to stop at which requests that wait for the store get ``busy``."""
 LAST_COMMITS_TIMEOUT_S = 2.0  # seconds that open transactions may take at the end of a stop
@@ -67,22 +67,22 @@ class Runner:
         self.database = database
         self.metrics = Metrics()
         self.clock_watch = ClockWatch(database, self.metrics)
-        self.epoch = 0
-        self.secret_key = b""
+        self.epoch = 0  # number of starts of a coordinator on the store
+        self.secret_key = b""  # the tokens of clients are derived from it
         self.live_runs: dict[str, LiveRun] = {}
         self.stopping = asyncio.Event()
-        self.listeners = 0
+        self.listeners = 0  # number of open streams of server-sent events
         self.background_tasks = BackgroundTasks(self.metrics.task_restarted)
         self.store_answered_at: float | None = None
         """When the store last answered, in the event loop's time; None before the start."""
         self._threads = DaemonThreads(STORE_THREADS, name="store")
-        self._measuring = learning_curve.MeasuringThread(database, folder=settings.folder)
+        self._measuring_thread = learning_curve.MeasuringThread(database, folder=settings.folder)
         self.report_memory = MemoryBudget(MAX_RECEIVED_BYTES)
         self._opening_queue = OpeningQueue()
         self.witness_error: str | None = None
-        """Why the last write of the witness failed; None if it succeeded."""
+        """Why the last write of the witness file (``rollback_guard.py``) failed, or None."""
         self._witness = None if settings.witness is None else RollbackGuard(settings.witness)
-        self._searched_at = 0.0
+        self._searched_at = 0.0  # when ``find`` last queried the store, in the loop's time
         self._timeouts = Timeouts()
         self._epsilon_processes = epsilon_processes
 
@@ -137,7 +137,7 @@ class Runner:
         self._opening_queue.close()
         deadline = time.monotonic() + LAST_COMMITS_TIMEOUT_S
         all_done = self._threads.stop(timeout_s=LAST_COMMITS_TIMEOUT_S)
-        if not (self._measuring.stop(timeout_s=deadline - time.monotonic()) and all_done):
+        if not (self._measuring_thread.stop(timeout_s=deadline - time.monotonic()) and all_done):
             logs.warning("store-silent", seconds=LAST_COMMITS_TIMEOUT_S)
             return
         self.database.checkpoint()
@@ -154,8 +154,8 @@ class Runner:
     def _refuse_waiting(self) -> None:
         self._timeouts.expire_all()
         for live_run in self.live_runs.values():
-            for messages in (live_run.enrolments, live_run.check_ins, live_run.reports):
-                messages.refuse_waiting()
+            for group_commit in (live_run.enrolments, live_run.check_ins, live_run.reports):
+                group_commit.refuse_waiting()
 
     async def in_thread(self, function: Callable[..., T], *args: Any, **kwargs: Any) -> T:
         """Run a function on a thread, because it waits for the store."""
@@ -245,8 +245,8 @@ class Runner:
         def commit(messages: Any) -> Any:
             return retry_on_conflict(lambda: save(self.database, spec, messages))
 
-        limit, saved = min(limit, MAX_MESSAGES_PER_COMMIT), self.metrics.committed
-        return GroupCommit(commit, threads=self._threads, max_messages=limit, on_commit=saved)
+        limit, on_commit = min(limit, MAX_MESSAGES_PER_COMMIT), self.metrics.committed
+        return GroupCommit(commit, threads=self._threads, max_messages=limit, on_commit=on_commit)
 
     async def _run_until_over(self, live_run: LiveRun) -> None:
         """Make every transition of a run when it is due, until the run is over."""
@@ -325,7 +325,7 @@ class Runner:
 
     async def _measure_model(self, live_run: LiveRun) -> None:
         try:
-            await self._measuring.measure(live_run.spec, live_run.snapshot)
+            await self._measuring_thread.measure(live_run.spec, live_run.snapshot)
             await self._refresh(live_run)
         except Exception as error:  # the run goes on without this point of its learning curve
             logs.failure(error)

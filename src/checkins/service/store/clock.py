@@ -22,7 +22,7 @@ TOLERANCE_S = 2.0
 
 The uncertainty of this clock's offset is added to the tolerance.
 """
-SLEW_RATE = 0.05  # largest adjustment of the time, in seconds per second; NTP adjusts by 0.0005
+SLEW_RATE = 0.05  # largest adjustment of the time, in seconds per second; NTP's limit is 0.0005
 BOOT_ID_FILE = Path("/proc/sys/kernel/random/boot_id")
 
 
@@ -53,9 +53,9 @@ class Clock:
 
     >>> calendar = [1000.0]
     >>> clock = Clock(calendar=lambda: calendar[0], steady=lambda: 5.0)
-    >>> clock.read()
+    >>> clock.adjust_to_calendar()
     >>> calendar[0] += 3600.0  # the calendar is set forward by an hour
-    >>> clock.read()
+    >>> clock.adjust_to_calendar()
     >>> clock.now(), clock.calendar_ahead_s
     (1000.0, 3600.0)
     """
@@ -68,12 +68,12 @@ class Clock:
     ) -> None:
         self.calendar = calendar_s if calendar is None else calendar
         self.calendar_ahead_s: float | None = None
-        """Seconds by which the calendar is ahead, None while both agree, NaN if it is broken."""
+        """Seconds by which the calendar is ahead; None if both agree, NaN if it is not a number."""
         self._steady = steady_s if steady is None else steady
         self._lock = threading.Lock()
         self._offset = self.calendar() - self._steady()
         self._uncertainty = math.inf  # in seconds; no calendar reading has been accepted yet
-        self._adjusted_at = self._steady()
+        self._adjusted_at = self._steady()  # steady time of the last adjustment
 
     @property
     def is_holding(self) -> bool:
@@ -86,10 +86,10 @@ class Clock:
         return self._offset, self._uncertainty
 
     def now(self) -> float:
-        """Return the time in seconds since 1970. It does not follow a jump of the calendar."""
+        """Return the time in seconds since 1970, which does not follow a jump of the calendar."""
         return self._steady() + self._offset
 
-    def read(self, calendar: Callable[[], float] | None = None) -> None:
+    def adjust_to_calendar(self, calendar: Callable[[], float] | None = None) -> None:
         """Read ``calendar`` (by default the clock's own calendar), and adjust this clock to it."""
         before = self._steady()
         reading = (calendar or self.calendar)()

@@ -33,7 +33,7 @@ from checkins.service import logs
 from checkins.service.store.clock import Clock
 
 WRITE_LOCK_TIMEOUT_S = 30  # seconds that a SQLite transaction waits for another writer
-CLOCK_READINGS = 3  # how often PostgreSQL's clock is read for one comparison with it
+CLOCK_READINGS = 3  # how often PostgreSQL's clock is read for one adjustment of ``Clock``
 CONNECTION_OPTIONS = {
     "application_name": "checkins",
     "connect_timeout": 10,
@@ -45,7 +45,7 @@ CONNECTION_OPTIONS = {
 """Options of a connection to PostgreSQL. They detect a lost host after half a minute."""
 START_TIMEOUT_S = 60  # seconds that a starting coordinator waits for PostgreSQL
 CONNECT_PAUSE_S = 0.5  # seconds between two attempts to connect
-MAX_CRASHES_AT_START = 3  # after at most this many crashes of PostgreSQL, a start is repeated
+MAX_CRASHES_AT_START = 3  # how often a start is repeated because PostgreSQL crashed
 CHECKPOINT_WRITERS_TIMEOUT_S = 1.0  # seconds that a checkpoint waits for writers of this process
 CHECKPOINT_READERS_TIMEOUT_MS = 50
 """Milliseconds that a checkpoint waits for readers. Writers are blocked during this time."""
@@ -60,7 +60,7 @@ _LOGIN_REFUSED_MESSAGES = (
     "does not exist",
     "permission denied",
 )
-"""Texts in the errors of a login that PostgreSQL refuses. Waiting does not help against them."""
+"""Parts of the messages with which PostgreSQL refuses a login. A retry would be refused too."""
 
 MAX_RETRIES = 4  # how often a transaction is repeated after conflicts with other workers
 _CONFLICT_CODES = ("40P01", "40001")
@@ -87,7 +87,7 @@ class ConcurrentUpdate(Exception):
 
 
 def retry_on_conflict(attempt: Callable[[], T]) -> T:
-    """Return the result of ``attempt``, a transaction, repeated after each conflict."""
+    """Run a transaction, and repeat it after conflicts with other workers. Return its result."""
     for _ in range(MAX_RETRIES):
         try:
             return attempt()
@@ -123,7 +123,7 @@ class Database:
         self._writer_turn = self._writer_lock if self.is_sqlite else nullcontext()
         self.clock = Clock() if clock is None else clock
         if self.is_sqlite:
-            self.clock.read()
+            self.clock.adjust_to_calendar()
 
     def close(self) -> None:
         self.engine.dispose()
@@ -181,11 +181,13 @@ class Database:
         PostgreSQL's time is read several times, because a slow reading is imprecise.
         """
         if self.is_sqlite:
-            self.clock.read()
+            self.clock.adjust_to_calendar()
             return
         with self.read_transaction() as connection:
             for _ in range(CLOCK_READINGS):
-                self.clock.read(lambda: float(connection.execute(text(CLOCK_QUERY)).scalar_one()))
+                self.clock.adjust_to_calendar(
+                    lambda: float(connection.execute(text(CLOCK_QUERY)).scalar_one())
+                )
 
     def run_when_available(self, work: Callable[[], T]) -> T:
         """Wait until PostgreSQL accepts connections, then return the result of ``work``.
@@ -313,7 +315,10 @@ def _is_locked(error: sqlite3.OperationalError) -> bool:
 
 
 def _execute_when_unlocked(connection: Any, statement: str) -> None:
-    """Execute a statement once no lock prevents it, also if SQLite's own timeout does not apply."""
+    """Execute a statement, and retry while the database is locked.
+
+    SQLite's own timeout does not cover every statement, for example ``journal_mode = WAL``.
+    """
     deadline = time.monotonic() + WRITE_LOCK_TIMEOUT_S
     while True:
         try:

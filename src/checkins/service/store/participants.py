@@ -193,11 +193,11 @@ def chosen_receipts(connection: Connection, run: str) -> tuple[str, ...]:
     return tuple(connection.execute(select(c.receipt).where(c.run == run, c.chosen)).scalars())
 
 
-def save_choice(connection: Connection, run: str, chosen: Sequence[str], *, out_of: int) -> None:
-    """Save which receipts were chosen ``out_of`` all check-ins of the slot in progress."""
+def save_choice(connection: Connection, run: str, chosen: Sequence[str], *, total: int) -> None:
+    """Save which receipts were chosen. ``total`` counts the check-ins of the slot in progress."""
     c = check_ins.c
-    all_chosen = len(chosen) == out_of
-    if out_of:
+    all_chosen = len(chosen) == total
+    if total:
         connection.execute(update(check_ins).where(c.run == run).values(chosen=all_chosen))
     if chosen and not all_chosen:
         for condition in _membership_conditions(connection, c.receipt, chosen):
