@@ -117,7 +117,7 @@ def test_a_slow_answer_neither_moves_the_clock_nor_holds() -> None:
         clocks.passes(30.0)
         return told
 
-    clock.read(slowly)
+    clock.adjust_to_calendar(slowly)
     assert not clock.is_holding
     assert clock.now() == pytest.approx(NOON + 30.0)
 
@@ -131,7 +131,7 @@ def test_a_first_answer_that_was_slow_is_corrected_by_a_quick_one() -> None:
         clocks.passes(30.0)
         return clocks.calendar + 15.0
 
-    clock.read(slowly)
+    clock.adjust_to_calendar(slowly)
     assert not clock.is_holding
     clock.adjust_to_calendar(lambda: clocks.calendar + 15.0)
     assert not clock.is_holding

@@ -148,7 +148,7 @@ def test_the_log_tells_when_holding_begins_and_ends(
     watch = clock_watch.ClockWatch(house.database, Metrics())
     for set_by in (0.0, 5.0, 0.0, -5.0, 0.0):
         clocks.set(set_by)
-        clock_watch.compare(house.database)
+        clock_watch.compare_clocks(house.database)
         watch.report_changes()
     lines = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
     told = [(line["level"], line["event"], line.get("seconds")) for line in lines]
@@ -236,7 +236,7 @@ def test_a_calendar_that_drifts_is_kept_up_with(house: House, machine: Clocks) -
     for _ in range(100):
         machine.passes(60.0)
         machine.set(0.06)
-        clock_watch.compare(house.database)
+        clock_watch.compare_clocks(house.database)
     assert not house.database.clock.is_holding
     assert not worker_holds(house.url)
 
@@ -249,12 +249,12 @@ def test_postgresqls_clock_is_compared_and_this_machines_is_not(
     database = Database(house.url)
     clock_watch.start(database)
     database.clock.calendar = lambda: 0.0
-    clock_watch.compare(database)
+    clock_watch.compare_clocks(database)
     assert not database.clock.is_holding
     ahead = "SELECT extract(epoch FROM clock_timestamp()) + 3600"
     monkeypatch.setattr("checkins.service.store.database.CLOCK_QUERY", ahead)
     before = database.now()
-    clock_watch.compare(database)
+    clock_watch.compare_clocks(database)
     assert database.clock.calendar_ahead_s == pytest.approx(HOUR, abs=60.0)
     assert database.now() - before < HOUR / 2
     with database.read_transaction() as connection:

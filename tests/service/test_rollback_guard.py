@@ -165,7 +165,7 @@ def test_a_healthy_store_is_not_restored_and_its_campaign_runs_on(tmp_path: Path
     RollbackGuard(witness).record(progress_of(house.database))
     before, remembered = house.everything(), witness.read_text()
     chosen = settings(house.url, witness, tmp_path)
-    with pytest.raises(NotRolledBack, match="1 running; start without --restore"):
+    with pytest.raises(NotRolledBack, match="1 of them open; start without --restore"):
         prepared(chosen, house.clock, restore=True)
     assert house.snapshot(spec).state.ending is None
     assert witness.read_text() == remembered
@@ -182,7 +182,7 @@ def test_a_store_is_restored_once(tmp_path: Path) -> None:
     copy = tmp_path / "copy.db"
     back_up(house.url, copy)
     restored(house, copy)[0].close()
-    with pytest.raises(NotRolledBack, match="none running"):
+    with pytest.raises(NotRolledBack, match="none of them open"):
         restored(house, copy)
 
 

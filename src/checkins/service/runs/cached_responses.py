@@ -96,7 +96,7 @@ def promises(live_run: LiveRun, certificate: Mapping[str, Any]) -> list[str]:
     if epsilon is None:
         return ["No finite epsilon is proved for this run, so it gives no guarantee."]
     is_over, rules = live_run.public_snapshot.state.ending is not None, live_run.spec.rules
-    whose_data = (
+    neighbour_clause = (
         "whether or not they are one of the clients"
         if certificate.get("adjacency") == "add-remove"
         else "whatever their data are"
@@ -104,8 +104,9 @@ def promises(live_run: LiveRun, certificate: Mapping[str, Any]) -> list[str]:
     sentences = [
         f"Whoever sees every model that this run {'has released' if is_over else 'will release'},"
         f" and all that was released before on this population, learns about any one person,"
-        f" {whose_data}, at most what epsilon = {up_in_full(float(epsilon))} and delta = {delta!r}"
-        f" allow ({certificate.get('adjacency')}, {certificate.get('method')}, rounded up).",
+        f" {neighbour_clause}, at most what epsilon = {up_in_full(float(epsilon))} and"
+        f" delta = {delta!r} allow ({certificate.get('adjacency')}, {certificate.get('method')},"
+        f" rounded up).",
         f"The odds that an observer gives to any statement about that person change by at most a"
         f" factor of {up_in_full(math.exp(min(float(epsilon), 700.0)))}, except with probability"
         f" {delta!r}.",

@@ -35,10 +35,10 @@ def start(database: Database, *, trust_calendar: bool = False) -> None:
         saved = _saved_offset(database, name)
         if saved is not None:
             database.clock.restore_offset(saved)
-    compare(database)
+    compare_clocks(database)
 
 
-def compare(database: Database) -> None:
+def compare_clocks(database: Database) -> None:
     """Compare the clocks once and save their offset. If no run is open, accept any jump."""
     database.synchronise_clock()
     if database.clock.is_holding and not database.read(run_state.count_open_runs):

@@ -74,8 +74,8 @@ def take_check_ins(
     with database.shared_transaction(spec.id) as connection:
         state = run_state.load_state(connection, spec.id)
         unspent = participants.unspent_tokens(connection, spec.id, tokens)
-        not_unspent = [token for token in tokens if token not in unspent]  # mostly retries
-        receipts = participants.receipts_of(connection, spec.id, not_unspent)
+        spent_or_unknown = [token for token in tokens if token not in unspent]  # mostly retries
+        receipts = participants.receipts_of(connection, spec.id, spent_or_unknown)
         for message, receipt in zip(messages, randomness.draw_receipts(len(messages)), strict=True):
             earlier_receipt = receipts.get(message.token)
             waiting = {} if earlier_receipt is None else {message.token: earlier_receipt}

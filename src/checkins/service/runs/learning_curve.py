@@ -85,7 +85,7 @@ class MeasuringThread:
 
 
 def should_measure(spec: RunSpec, snapshot: RunSnapshot, curve: Curve) -> bool:
-    """Return whether the model of a snapshot is a point of ``curve`` that is still missing."""
+    """Return whether the model of a snapshot should become the next point of ``curve``."""
     slots, closed = spec.rules.slots, snapshot.state.closed
     if curve and curve[-1][0] >= closed:
         return False

@@ -22,7 +22,7 @@ from checkins.service.runs.run_state_machine import SlotChoice
 from checkins.service.store.run_state import Curve, Epsilons, RunSnapshot, RunSpec
 
 MAX_EARLY_S = 2.0
-"""A check-in that arrives at most this many seconds before its slot waits; earlier ones fail."""
+"""Seconds before a slot in which a check-in waits for the slot. Earlier ones are refused."""
 
 MAX_REPORTS_PER_RECEIPT = 2
 """Largest number of reports of one receipt in transfer: one that has stalled, and its retry."""
@@ -30,7 +30,7 @@ MAX_REPORTS_PER_RECEIPT = 2
 
 @dataclass(eq=False)
 class LiveRun:
-    """The last snapshot of a run, its group commits and its cached responses."""
+    """The last snapshot of a run, its cached responses, and a group commit per kind of message."""
 
     spec: RunSpec
     snapshot: RunSnapshot
@@ -168,8 +168,10 @@ class LiveRun:
         if choice is None or receipt not in choice.waiting:
             return None
         chosen = (receipt,) if receipt in choice.chosen else ()
-        one_client = Slot(slot, self.spec.rules, slots.Phase.TRAINING, {"": receipt}, chosen=chosen)
-        _, (effect,) = slots.step(one_client, OutcomeAsked(slot, receipt))
+        slot_of_client = Slot(
+            slot, self.spec.rules, slots.Phase.TRAINING, {"": receipt}, chosen=chosen
+        )
+        _, (effect,) = slots.step(slot_of_client, OutcomeAsked(slot, receipt))
         return "chosen" if isinstance(effect, Invite) else "dismissed"
 
     @property
@@ -180,7 +182,7 @@ class LiveRun:
 
     @property
     def spent(self) -> Spent | None:
-        """An upper bound on the epsilon spent so far, or once the run is over the certified one.
+        """An upper bound on the epsilon spent so far. Once the run is over, the certified epsilon.
 
         None if no epsilon is known.
         """
@@ -201,7 +203,5 @@ class LiveRun:
         for count, epsilon in self.epsilons:
             if count >= closed:
                 return {"epsilon": epsilon, "slots": count}
-        certified = self.public_snapshot.certificate.get(
-            "epsilon"
-        )  # if no such epsilon is computed yet
+        certified = self.public_snapshot.certificate.get("epsilon")
         return None if certified is None else {"epsilon": certified, "slots": self.spec.affordable}

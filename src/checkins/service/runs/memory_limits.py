@@ -1,7 +1,7 @@
 """Memory limits: how much memory a run needs in one worker process, and how much is available.
 
-The memory does not grow with the number of reports, because they are received, read from the store
-and added in batches. It grows with the size of the model, and by ``CHECK_IN_BYTES`` for each
+The memory does not grow with the number of reports, because reports are received, read from the
+store and added in batches. It grows with the size of the model, and by ``CHECK_IN_BYTES`` for each
 check-in of the slot in progress.
 """
 
@@ -22,7 +22,7 @@ MIB = 2**20
 BATCH_BYTES = 8 * MIB
 """Size of a batch of reports. While a slot closes, only one batch is in memory at a time."""
 MAX_RECEIVED_BYTES = 32 * MIB
-"""Largest size of all reports that one process receives at the same time. Others wait."""
+"""Largest size of all reports that one process receives at once. Further reports wait."""
 REPORT_BYTES_PER_COORDINATE = 4
 PROCESS_BYTES = 160 * MIB  # memory of a worker process that serves no run
 MODEL_BYTES_PER_COORDINATE = 200

@@ -365,7 +365,7 @@ class Runner:
 
     async def _check_clock(self) -> None:
         """Compare the clocks, and read the epoch, which another coordinator may have increased."""
-        await self.in_thread(clock_watch.compare, self.database)
+        await self.in_thread(clock_watch.compare_clocks, self.database)
         previous, self.epoch = self.epoch, await self.in_thread(metadata.epoch_of, self.database)
         if self.clock_watch.report_changes() or self.epoch != previous:
             for live_run in self.live_runs.values():

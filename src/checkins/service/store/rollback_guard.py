@@ -88,9 +88,9 @@ class RollbackGuard:
         running = database.read(run_state.count_open_runs)
         raise NotRolledBack(
             f"--restore: the store was not rolled back: it is in epoch {store.epoch:,} with"
-            f" {sum(store.entries.values()):,} ledger entries, no fewer than in {self.path};"
-            f" runs in it: {sum(store.runs.values()):,}, {running or 'none'} running; start without"
-            " --restore, and its runs continue. To end a campaign, stop it with the"
+            f" {sum(store.entries.values()):,} ledger entries, no fewer than {self.path} records;"
+            f" it has {sum(store.runs.values()):,} runs, {running or 'none'} of them open; start"
+            " without --restore, and its runs continue. To end a campaign, stop it with the"
             " operator's token. If the store is nevertheless a copy, give the witness of the store"
             " that was lost with --witness"
         )
@@ -128,7 +128,7 @@ class RollbackGuard:
 
     def record(self, progress: StoreProgress) -> None:
         """Write the progress of a store. No number in the witness becomes smaller."""
-        with self._locked():
+        with self._write_lock():
             recorded = self._recorded_progress = _read(self.path)  # another worker may write it
             entries = _maximum_counts(progress.entries, recorded.entries)
             runs = _maximum_counts(progress.runs, recorded.runs)
@@ -140,11 +140,11 @@ class RollbackGuard:
 
     def overwrite(self, progress: StoreProgress) -> None:
         """Write the progress of a store, even if numbers in the witness become smaller."""
-        with self._locked():
+        with self._write_lock():
             self._write(progress)
 
     @contextmanager
-    def _locked(self) -> Iterator[None]:
+    def _write_lock(self) -> Iterator[None]:
         """Hold a lock, so that one thread of one process at a time writes the witness."""
         with self._lock:
             descriptor = os.open(self.path.parent, os.O_RDONLY)

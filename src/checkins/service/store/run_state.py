@@ -123,11 +123,11 @@ class RunSnapshot:
 
 
 def load_specs_except(connection: Connection, known_ids: Collection[str]) -> list[RunSpec]:
-    """Return all runs except those with ids in ``known_ids``, in the order of their opening."""
+    """Return the specifications of all runs whose ids are not in ``known_ids``, oldest first."""
     c = runs.c
     ids = connection.execute(select(c.id).order_by(c.position)).scalars()
-    new = [run for run in ids if run not in known_ids]
-    return [spec for run in new if (spec := load_spec(connection, run)) is not None]
+    new_ids = [run for run in ids if run not in known_ids]
+    return [spec for run in new_ids if (spec := load_spec(connection, run)) is not None]
 
 
 def load_spec(connection: Connection, run: str) -> RunSpec | None:
@@ -222,7 +222,7 @@ def add_run(
 ) -> None:
     """Add a run whose first slot has not begun.
 
-    ``filter`` is the privacy filter that composes adaptively chosen campaigns, or None.
+    ``filter`` is the rule that composes the epsilons of campaigns, or None if there is no rule.
     """
     last_position = connection.execute(
         select(func.coalesce(func.max(runs.c.position), 0))
@@ -250,7 +250,7 @@ def add_run(
 Epsilons = list[tuple[int, float]]
 """List of (number of slots, epsilon after that many slots), ordered by the number of slots."""
 Curve = list[tuple[int, dict[str, float]]]
-"""List of (number of closed slots, metrics of the model after these slots), in that order."""
+"""List of (number of closed slots, metrics of the model after them), ordered by the number."""
 
 
 def load_epsilons(database: Database, run: str) -> Epsilons:
