@@ -84,7 +84,7 @@ def test_the_known_values_are_reproduced(case: tuple[str, int, float, int]) -> N
     assert found.lower == pytest.approx(lower, rel=2.5e-3)
     assert upper * (1 - 1e-3) <= found.upper <= upper * 1.003
     bound = campaign.divergence(REPLACE_ONE, delta=1e-6, cells=800)
-    assert bound.upper(replaced * 1.01) <= 1e-6 < bound.upper(replaced * (1 - 1e-3))
+    assert bound.upper(replaced * 1.015) <= 1e-6 < bound.upper(replaced * (1 - 1e-3))
 
 
 # Never exceeded: every outcome of small protocols, with the dummies that run

@@ -65,6 +65,16 @@ def test_a_recorded_ledger_verifies_and_its_slots_are_written_byte_for_byte(name
         assert record.ledger(record.runs()[name]).splitlines()[:-1] == lines
 
 
+@pytest.mark.parametrize("name", ["fixed", "minibatches"])
+def test_a_ledger_of_an_earlier_version_verifies_and_its_epsilon_is_not_smaller(name: str) -> None:
+    """Written before dummies of named randomizers counted: what it states is still true."""
+    file = record.HERE / "earlier" / f"{name}.jsonl"
+    found = record.answer(["verify", str(file)])
+    stated = json.loads(file.read_bytes().splitlines()[-1])["certificate"]
+    assert found["valid"] is True
+    assert found["certificate"]["epsilon"] <= stated["epsilon"]
+
+
 def test_reports_have_the_recorded_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(device, "_RANDOMNESS", device._RANDOMNESS)  # put back afterwards
     assert record.reports() == RECORDED["reports"]

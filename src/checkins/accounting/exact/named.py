@@ -133,6 +133,8 @@ def _group_starts(masses: FloatArray, groups: int) -> npt.NDArray[np.intp]:
 
     Return the index of the first probability of each group.
     """
+    if len(masses) <= groups:
+        return np.arange(len(masses))
     density = np.cbrt(masses)
     group = np.floor(groups * (np.cumsum(density) - density) / density.sum())
     return np.flatnonzero(np.diff(group, prepend=-1.0))
@@ -214,7 +216,7 @@ class NamedCampaign:
                 search=slot_sum.QUICK,
             )
             above.insert(0, found)
-        precision = 1e-3 if isinstance(self.law, LaplaceLaw) else 1e-4
+        precision = 1e-3 if isinstance(self.law, LaplaceLaw) else 1e-7
         return SmallestBound(tuple(above), self._below(adjacency, delta=delta), precision)
 
     def _below(self, adjacency: Adjacency, *, delta: float) -> tuple[DeltaBounds, ...]:

@@ -299,7 +299,7 @@ class SmallestBound:
 
     above: tuple[Divergence, ...]
     below: tuple[DeltaBounds, ...]
-    precision: float = 1e-4
+    precision: float = 1e-7
 
     def upper(self, epsilon: float) -> float:
         return min(one.upper(epsilon) for one in self.above)
