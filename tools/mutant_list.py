@@ -246,7 +246,13 @@ MUTANTS = (
     Mutant(
         "late-slots-are-ready",
         "a coordinator that fails to close slots reports that it is ready",
-        (Change("service/routes/readiness.py", "if late := _late(runner):", "if late := []:"),),
+        (
+            Change(
+                "service/routes/readiness.py",
+                "if late_runs := _late_runs(runner):",
+                "if late_runs := []:",
+            ),
+        ),
         (f"{READINESS}::test_each_reason_is_enough",),
     ),
     Mutant(
@@ -753,7 +759,7 @@ MUTANTS = (
         (
             Change(
                 "client/participation.py",
-                "        event = yield from self._unless_rolled_back(slot)\n"
+                "        event = yield from self._check_rollback(slot)\n"
                 "        if event is not None:\n"
                 "            return event\n"
                 '        yield self._log("reporting"',
@@ -801,8 +807,8 @@ MUTANTS = (
         (
             Change(
                 "client/trainer.py",
-                "if task.model not in list(Named) and task.model != allow_model:",
-                "if task.model not in list(Named) and ':' not in task.model:",
+                "if task.model not in list(BuiltInModel) and task.model != allow_model:",
+                "if task.model not in list(BuiltInModel) and ':' not in task.model:",
             ),
         ),
         ("tests/client/test_trainer.py::test_no_code_is_imported_because_a_campaign_names_it",),

@@ -12,7 +12,7 @@ import pytest
 from checkins.client.actions import NoResponse, Request, RequestKind, Response
 from checkins.client.drivers import HEADERS, AsyncDriver, Driver, async_http_client, http_client
 from checkins.client.state import MemoryStore
-from checkins.swarm import Connections, Shared, SwarmDriver, Tally, ViewFetcher
+from checkins.swarm import Connections, SharedResponses, SwarmDriver, Tally, ViewFetcher
 from tests.support.fake_service import FakeService, on_a_socket
 from tests.support.hostile_service import ATTACKS, LARGE, Attack, hostile
 
@@ -46,7 +46,7 @@ def in_a_swarm(url: str, request: Request) -> Response | NoResponse:
         connections = Connections(url, HEADERS)
         try:
             with ViewFetcher(url) as view_fetcher:
-                shared = Shared(Tally(), connections, view_fetcher)
+                shared = SharedResponses(Tally(), connections, view_fetcher)
                 return await SwarmDriver(MemoryStore(), shared=shared).send(request)
         finally:
             connections.close()

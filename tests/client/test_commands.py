@@ -121,7 +121,10 @@ def test_more_devices_than_people_must_be_asked_for(run: Any) -> None:
         ("join nowhere --state {folder} --row 1", "must be http://HOST"),
         ("swarm {url}", "--clients is missing"),
         ("swarm {url} --clients none", "--clients none: must be an integer"),
-        ("swarm {url} --clients 2 --data x.csv", "--data x.csv: the campaign has built-in data"),
+        (
+            "swarm {url} --clients 2 --data x.csv",
+            "--data x.csv: the campaign uses the built-in data set",
+        ),
     ],
 )
 def test_a_mistake_is_named_with_its_option(

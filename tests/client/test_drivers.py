@@ -43,7 +43,7 @@ def lived(drive: Callable[..., Outcome], script: Script) -> tuple[Outcome, list[
     plan = ParticipationConfig(URL, service.id, SlopeTrainer())
     actions: list[Action] = []
     events_logged: list[Any] = []
-    participation = Participation(plan, None, steady=clock, randomness=FixedRandomness(slot=2))
+    participation = Participation(plan, None, monotonic=clock, randomness=FixedRandomness(slot=2))
     flow = Recorded(participation.flow(), actions)
     outcome = drive(flow, transport(service, clock, script), clock, events_logged.append)
     return outcome, actions, events_logged
@@ -51,7 +51,7 @@ def lived(drive: Callable[..., Outcome], script: Script) -> tuple[Outcome, list[
 
 def blocking(flow: Any, carrier: Any, clock: Clock, journal: Any) -> Outcome:
     with httpx.Client(base_url=URL, transport=carrier, headers=HEADERS) as http:
-        driver = Driver(http, MemoryStore(), journal=journal, steady=clock, sleep=clock.sleep)
+        driver = Driver(http, MemoryStore(), journal=journal, monotonic=clock, sleep=clock.sleep)
         return driver.drive(flow)
 
 
@@ -59,7 +59,7 @@ def on_a_loop(flow: Any, carrier: Any, clock: Clock, journal: Any) -> Outcome:
     async def live() -> Outcome:
         async with httpx.AsyncClient(base_url=URL, transport=carrier, headers=HEADERS) as http:
             driver = AsyncDriver(
-                http, MemoryStore(), journal=journal, steady=clock, sleep=clock.sleep_async
+                http, MemoryStore(), journal=journal, monotonic=clock, sleep=clock.sleep_async
             )
             return await driver.drive(flow)
 
@@ -83,8 +83,8 @@ def test_sync_and_async_perform_the_same_actions(script: Script) -> None:
     outcome, actions, events_logged = lived(blocking, script)
     outcome_async, actions_async, stories_async = lived(on_a_loop, script)
     assert outcome is outcome_async
-    assert [str(action) for action in actions if not hasattr(action, "make")] == [
-        str(action) for action in actions_async if not hasattr(action, "make")
+    assert [str(action) for action in actions if not hasattr(action, "make_report")] == [
+        str(action) for action in actions_async if not hasattr(action, "make_report")
     ]
     assert [type(action) for action in actions] == [type(action) for action in actions_async]
     assert events_logged == stories_async
@@ -103,9 +103,9 @@ def test_a_disk_that_fails_stops_the_device_before_it_says_anything() -> None:
     service = FakeService()
     service.now_s = lambda: START_S - 10.0
     plan = ParticipationConfig(URL, service.id, SlopeTrainer())
-    flow = Participation(plan, None, steady=clock, randomness=FixedRandomness()).flow()
+    flow = Participation(plan, None, monotonic=clock, randomness=FixedRandomness()).flow()
     with httpx.Client(base_url=URL, transport=transport(service, clock)) as http:
-        driver = Driver(http, Full(), steady=clock, sleep=clock.sleep)
+        driver = Driver(http, Full(), monotonic=clock, sleep=clock.sleep)
         with pytest.raises(OSError, match="no space"):
             driver.drive(flow)
     assert service.tokens == {}
@@ -123,7 +123,7 @@ def test_what_a_device_sends_does_not_tell_devices_apart() -> None:
         return carrier.handle_request(request)
 
     plan = ParticipationConfig(URL, service.id, SlopeTrainer())
-    flow = Participation(plan, None, steady=clock, randomness=FixedRandomness()).flow()
+    flow = Participation(plan, None, monotonic=clock, randomness=FixedRandomness()).flow()
     assert blocking(flow, httpx.MockTransport(handle), clock, None) is Outcome.REPORTED
     known = {"host", "accept", "accept-encoding", "connection", "user-agent", "content-length"}
     for head in heads:
@@ -144,8 +144,8 @@ def test_save_is_the_only_action_that_touches_the_disk() -> None:
     service.now_s = lambda: START_S - 10.0 + clock.now
     actions: list[Action] = []
     plan = ParticipationConfig(URL, service.id, SlopeTrainer())
-    participation = Participation(plan, None, steady=clock, randomness=FixedRandomness())
+    participation = Participation(plan, None, monotonic=clock, randomness=FixedRandomness())
     with httpx.Client(base_url=URL, transport=transport(service, clock)) as http:
-        driver = Driver(http, Counting(), steady=clock, sleep=clock.sleep)
+        driver = Driver(http, Counting(), monotonic=clock, sleep=clock.sleep)
         driver.drive(Recorded(participation.flow(), actions))  # type: ignore[arg-type]
     assert Counting.saves == sum(isinstance(action, Save) for action in actions) == 4

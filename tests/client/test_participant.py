@@ -14,7 +14,7 @@ import httpx
 import pytest
 
 from checkins.client import CampaignRefused, Outcome, Participant, ServiceFailed, fetch_campaign
-from checkins.client.state import SavedState, StateFile, locked
+from checkins.client.state import SavedState, StateFile, file_lock
 from checkins.errors import InvalidValue
 from checkins.protocol.participant import Phase
 from tests.client.world import SlopeTrainer
@@ -77,7 +77,7 @@ def test_a_state_folder_is_its_owners_alone(tmp_path: Path) -> None:
 
 def test_two_processes_cannot_use_one_state(tmp_path: Path) -> None:
     service = FakeService()
-    with locked(tmp_path / f"{service.id}.lock"), pytest.raises(InvalidValue, match="in use"):
+    with file_lock(tmp_path / f"{service.id}.lock"), pytest.raises(InvalidValue, match="in use"):
         device("http://nowhere.test", service, tmp_path).run()
 
 

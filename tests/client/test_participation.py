@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from checkins.client import CampaignRefused, Outcome, ServiceFailed
 from checkins.client.actions import LogEvent, Request, RequestKind, Save, Train
 from checkins.client.state import SavedState
-from checkins.client.view import view_from
+from checkins.client.view import parse_view
 from checkins.errors import InvalidValue
 from checkins.protocol.participant import Phase
 from checkins.protocol.report import report_from_bytes
@@ -64,7 +64,7 @@ def test_it_checks_in_while_check_ins_are_taken_and_not_all_at_once() -> None:
     assert world.requests(RequestKind.LEDGER)[0] == world.actions[at - 2]
     asleep = world.actions[at - 3]
     begin = world.service.begin(3)
-    assert asleep.steady_s == pytest.approx(world.booted_s + begin - START_S + 0.5, abs=0.02)
+    assert asleep.monotonic_s == pytest.approx(world.booted_s + begin - START_S + 0.5, abs=0.02)
 
 
 def test_the_draw_is_durable_before_anything_depends_on_it() -> None:
@@ -131,7 +131,7 @@ def test_retries_back_off_and_respect_retry_after() -> None:
         for i, action in enumerate(world.actions)
         if isinstance(action, Request) and action.kind is RequestKind.ENROL
     ]
-    ends = [world.actions[i + 1].steady_s for i in asked[:7]]  # type: ignore[union-attr]
+    ends = [world.actions[i + 1].monotonic_s for i in asked[:7]]  # type: ignore[union-attr]
     pauses = np.diff([world.booted_s + world.begins_s, *ends])
     assert all(a < b for a, b in pairwise(pauses[1:]))
     assert pauses[6] > pauses[5] + 1.0  # Retry-After: 1
@@ -258,7 +258,7 @@ def test_a_text_that_does_not_hash_to_its_seal_is_refused() -> None:
     view = service.view()
     view["campaign"] = str(view["campaign"]).replace("8.0", "9.0")
     with pytest.raises(CampaignRefused, match="the hash of its text"):
-        view_from(json.dumps(view).encode())
+        parse_view(json.dumps(view).encode())
 
 
 @pytest.mark.parametrize(
@@ -279,7 +279,7 @@ def test_a_text_that_does_not_hash_to_its_seal_is_refused() -> None:
 )
 def test_what_the_service_says_must_be_what_is_sealed(key: str, value: object) -> None:
     with pytest.raises(CampaignRefused, match="sealed"):
-        view_from(json.dumps(FakeService().view() | {key: value}).encode())
+        parse_view(json.dumps(FakeService().view() | {key: value}).encode())
 
 
 def test_another_campaign_than_the_pinned_one_is_refused_before_enrolment() -> None:
@@ -550,7 +550,7 @@ def test_whatever_happens_a_device_takes_part_at_most_once(
 
 def test_a_state_of_another_campaign_is_refused() -> None:
     world = World(disk=SavedState("0123456789ab-1").to_bytes())
-    with pytest.raises(CampaignRefused, match="must be of"):
+    with pytest.raises(CampaignRefused, match="must be the state of"):
         world.live()
 
 
@@ -577,5 +577,5 @@ def test_a_damaged_state_is_refused_and_not_guessed(data: bytes) -> None:
 )
 def test_a_saved_state_reads_back(kept: SavedState) -> None:
     assert SavedState.from_bytes(kept.to_bytes()) == kept
-    over = replace(kept.over("REPORTED"))
+    over = replace(kept.ended_with("REPORTED"))
     assert SavedState.from_bytes(over.to_bytes()) == over

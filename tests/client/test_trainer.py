@@ -135,7 +135,7 @@ def test_a_person_of_the_public_holdout_does_not_take_part(file: Path) -> None:
 
 def test_people_of_a_built_in_data_set_each_have_their_rows() -> None:
     task = Task("synthetic", "logistic", Optimizer(rate=1.0))
-    crowd, data = DatasetClients.of(task), synthetic.load()
+    crowd, data = DatasetClients.load(task), synthetic.load()
     assert len(crowd) == data.clients
     model = unflatten(np.zeros(11), crowd.model.shapes)
     one = RowsTrainer(task, data.features[data.rows_of(7)], data.labels[data.rows_of(7)])
@@ -145,12 +145,12 @@ def test_people_of_a_built_in_data_set_each_have_their_rows() -> None:
 
 
 def test_people_of_a_table_come_from_the_file_that_is_named(file: Path) -> None:
-    crowd = DatasetClients.of(table(2, "logistic"), file=file)
+    crowd = DatasetClients.load(table(2, "logistic"), file=file)
     assert len(crowd) == 2
     with pytest.raises(InvalidValue, match="name the file"):
-        DatasetClients.of(table(2, "logistic"))
+        DatasetClients.load(table(2, "logistic"))
     with pytest.raises(InvalidValue, match="built-in data"):
-        DatasetClients.of(Task("synthetic", "logistic", Optimizer(rate=1.0)), file=file)
+        DatasetClients.load(Task("synthetic", "logistic", Optimizer(rate=1.0)), file=file)
 
 
 NAMED = "code_of_a_service:build"
@@ -178,9 +178,9 @@ def ways_to_a_model(file: Path, **given: Any) -> dict[str, Callable[[], Any]]:
         "rows": lambda: RowsTrainer(table(2, NAMED), np.zeros((1, 3)), [1], **given).model,
         "file": lambda: trainer_of_file(table(2, NAMED), file, client="ann", **given).model,
         "people": lambda: (
-            DatasetClients.of(Task("synthetic", NAMED, Optimizer(rate=1.0)), **given).model
+            DatasetClients.load(Task("synthetic", NAMED, Optimizer(rate=1.0)), **given).model
         ),
-        "table": lambda: DatasetClients.of(table(2, NAMED), file=file, **given).model,
+        "table": lambda: DatasetClients.load(table(2, NAMED), file=file, **given).model,
     }
 
 
@@ -224,8 +224,8 @@ def test_no_file_is_opened_because_a_campaign_names_it(
     source = table(2, "logistic").data
     assert isinstance(source, DataFile)
     task = Task(replace(source, file=named), "logistic", Optimizer(rate=1.0))
-    assert len(DatasetClients.of(task, file=file)) == 2
+    assert len(DatasetClients.load(task, file=file)) == 2
     trainer_of_file(task, file, client="ann")
     with pytest.raises(InvalidValue, match="name the file"):
-        DatasetClients.of(task)
+        DatasetClients.load(task)
     assert [path.resolve() for path in opened] == [file.resolve()] * 2

@@ -66,7 +66,7 @@ class FixedRandomness(DeviceRandomness):
     def pick(self, size: int) -> int:
         return self.slot - 1
 
-    def key(self) -> str:
+    def idempotency_key(self) -> str:
         self.keys += 1
         return f"key-{self.keys}"
 
@@ -83,7 +83,7 @@ def no_fault(request: Request) -> str:
 
 @dataclass
 class World:
-    """One device and its service. The steady clock starts anywhere; the calendar is never asked."""
+    """One device and its service. The monotonic clock starts anywhere; no calendar is read."""
 
     service: FakeService = field(default_factory=FakeService)
     randomness: DeviceRandomness = field(default_factory=FixedRandomness)
@@ -92,7 +92,7 @@ class World:
     begins_s: float = -30.0
     booted_s: float = 1234.5
     clock_rate: float = 1.0
-    """Seconds that the device's steady clock counts in a second."""
+    """Seconds that the device's monotonic clock counts in a second."""
     latency_s: float = 0.01
     train_s: float = 0.1
     plan: dict[str, Any] = field(default_factory=dict)
@@ -116,12 +116,14 @@ class World:
         while not done() and self.server_s < until:
             self.server_s = min(until, self.server_s + 0.05)
 
-    def steady(self) -> float:
+    def monotonic(self) -> float:
         return self.clock_rate * (self.booted_s + self.server_s - START_S)
 
     def flow(self) -> Flow[Outcome]:
         plan = ParticipationConfig(URL, self.service.id, self.trainer, **self.plan)
-        return Participation(plan, self.disk, steady=self.steady, randomness=self.randomness).flow()
+        return Participation(
+            plan, self.disk, monotonic=self.monotonic, randomness=self.randomness
+        ).flow()
 
     def live(self) -> Outcome:
         """Start the device, or start it again, and let it run to its end or to a crash."""
@@ -150,7 +152,7 @@ class World:
             case Request():
                 return self._send(action)
             case SleepUntil(until):
-                self.server_s += max(0.0, until - self.steady())
+                self.server_s += max(0.0, until - self.monotonic())
             case Save(state):
                 self.disk = state
                 self.saved.append(SavedState.from_bytes(state))
@@ -162,7 +164,7 @@ class World:
         return None
 
     def _send(self, request: Request) -> Response | NoResponse:
-        sent = self.steady()
+        sent = self.monotonic()
         self.sent.append(request)
         what = self.fault(request)
         self.server_s += self.latency_s / 2
@@ -181,14 +183,14 @@ class World:
             self.server_s += 3.0
         self.server_s += self.latency_s / 2
         if what == "unanswered":
-            self.server_s += max(0.0, sent + request.timeout_s - self.steady())
+            self.server_s += max(0.0, sent + request.timeout_s - self.monotonic())
             return NoResponse("the answer was lost")
         after = reply.headers.get("Retry-After")
         return Response(
             reply.status,
             reply.body,
             sent,
-            self.steady(),
+            self.monotonic(),
             retry_after_s=None if after is None else float(after),
         )
 

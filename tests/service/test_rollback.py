@@ -27,9 +27,9 @@ async def looked(it: Living, kept: SavedState) -> SavedState:
         it.clock.now += seconds
 
     client = ServiceClient(
-        "http://test", it.run, 5.0, steady=it.clock, randomness=DeviceRandomness()
+        "http://test", it.run, 5.0, monotonic=it.clock, randomness=DeviceRandomness()
     )
-    driver = AsyncDriver(it.http, MemoryStore(), steady=it.clock, sleep=no_sleep)
+    driver = AsyncDriver(it.http, MemoryStore(), monotonic=it.clock, sleep=no_sleep)
     view = await driver.drive(client.fetch_view(kept))
     return client.with_rollback_evidence(kept, view)
 

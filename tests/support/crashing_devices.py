@@ -25,10 +25,10 @@ from pathlib import Path
 import httpx
 
 from checkins.client import CampaignRefused, ServiceFailed, fetch_campaign
-from checkins.client.clock import DeviceRandomness, steady_s
+from checkins.client.clock import DeviceRandomness, monotonic_s
 from checkins.client.drivers import HEADERS, Driver
 from checkins.client.participation import Participation, ParticipationConfig
-from checkins.client.state import StateFile, make_folder
+from checkins.client.state import StateFile, make_private_folder
 from tests.support.crowd import Recognisable
 
 TOLD = ("enrolled", "drawn", "asleep", "checking-in", "checked-in", "chosen", "trained")
@@ -47,10 +47,10 @@ STEPS = (
 """Every step at which a device can crash: between two effects, and inside of each."""
 
 CLOCKS: tuple[Callable[[float], float], ...] = (
-    lambda steady: steady,
-    lambda steady: steady + 86_400.0,
-    lambda steady: steady * 1.01,  # ten seconds fast in a quarter of an hour
-    lambda steady: steady * 0.99,
+    lambda monotonic: monotonic,
+    lambda monotonic: monotonic + 86_400.0,
+    lambda monotonic: monotonic * 1.01,  # ten seconds fast in a quarter of an hour
+    lambda monotonic: monotonic * 0.99,
 )
 
 
@@ -80,19 +80,19 @@ class Device:
         """Take part in the campaign until the end or the crash."""
         calendar, off_s = time.time, CALENDAR_S[self.client % len(CALENDAR_S)]
         time.time = lambda: calendar() + off_s  # this process is this device's alone
-        folder = make_folder(self.state / f"{self.client:06}")
+        folder = make_private_folder(self.state / f"{self.client:06}")
         file = CrashingFile(folder / "device.json", self)
         clock = CLOCKS[self.client % len(CLOCKS)]
         transport = CrashingTransport(self)
         with httpx.Client(base_url=self.url, headers=HEADERS, transport=transport) as http:
-            driver = Driver(http, file, journal=self._tell, steady=lambda: clock(steady_s()))
+            driver = Driver(http, file, journal=self._tell, monotonic=lambda: clock(monotonic_s()))
             plan = ParticipationConfig(
                 self.url, self.campaign, Recognisable(self.client, self._trained)
             )
             kept = file.load()
             driver.drive(
                 Participation(
-                    plan, kept, steady=driver.steady, randomness=DeviceRandomness()
+                    plan, kept, monotonic=driver.monotonic, randomness=DeviceRandomness()
                 ).flow()
             )
 
@@ -202,7 +202,7 @@ def main() -> None:
     parser.add_argument("--journal", type=Path, required=True)
     parser.add_argument("--state", type=Path, required=True)
     given = parser.parse_args()
-    make_folder(given.state)
+    make_private_folder(given.state)
 
     def make(client: int, death: str | None) -> Device:
         return Device(given.url, given.campaign, client, given.journal, given.state, death)

@@ -36,7 +36,7 @@ from checkins.campaign.randomizer_config import RandomizerConfig, RandomizerKind
 from checkins.campaign.task import DataFile, Model, Task
 from checkins.client.actions import Request, RequestKind
 from checkins.client.bounded_http import fetch_async
-from checkins.client.service_client import VIEW_BYTES, view_request
+from checkins.client.service_client import MAX_VIEW_BYTES, view_request
 from checkins.errors import CheckinsError
 from checkins.ledger import Ledger, SlotClosed
 from checkins.protocol import wire
@@ -293,7 +293,7 @@ class _Coordinator:
                 TIMEOUT_S,
                 wire.bearer(self.operator_token) | {"Content-Type": wire.CAMPAIGN_FILE},
                 campaign_text(campaign).encode(),
-                VIEW_BYTES,
+                MAX_VIEW_BYTES,
             )
             response, body = await fetch_async(self.http, request)
             text = body.decode("utf-8", "replace")
@@ -324,7 +324,7 @@ class _Coordinator:
         Raise InvalidLedger if the hash chain of the ledger is broken.
         """
         slot_bytes = MAX_LINE_BYTES + MAX_NUMBER_BYTES * (self.settings.canaries + 1)
-        max_bytes = 2 * VIEW_BYTES + self.settings.slots * slot_bytes
+        max_bytes = 2 * MAX_VIEW_BYTES + self.settings.slots * slot_bytes
         path = wire.LEDGER_PATH.format(run=run)
         request = Request(RequestKind.LEDGER, "GET", path, TIMEOUT_S, max_bytes=max_bytes)
         _, body = await fetch_async(self.http, request)

@@ -151,19 +151,19 @@ def _raise_for_status(response: httpx.Response, body: bytes) -> None:
 
 
 def _fetch_view(http: httpx.Client, run: str) -> wire.CampaignView:
-    from checkins.client.service_client import VIEW_BYTES
+    from checkins.client.service_client import MAX_VIEW_BYTES
 
     path = wire.RUN_PATH.format(run=run)
-    view: wire.CampaignView = json.loads(_fetch(http, path, VIEW_BYTES))
+    view: wire.CampaignView = json.loads(_fetch(http, path, MAX_VIEW_BYTES))
     return view
 
 
 def _newest_run_of_only_population(http: httpx.Client, url: str) -> str:
     """Return the newest run of a service. Raise if its campaigns have several populations."""
-    from checkins.client.service_client import LISTING_BYTES
+    from checkins.client.service_client import MAX_LISTING_BYTES
 
     try:
-        listed: wire.Campaigns = json.loads(_fetch(http, wire.CAMPAIGNS_PATH, LISTING_BYTES))
+        listed: wire.Campaigns = json.loads(_fetch(http, wire.CAMPAIGNS_PATH, MAX_LISTING_BYTES))
         runs = [str(campaign["id"]) for campaign in listed["campaigns"]]
         run_by_campaign = {wire.seal_digits(run): run for run in runs}
         populations: set[str] = set()

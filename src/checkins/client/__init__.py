@@ -1,8 +1,9 @@
 """The device SDK: take part in a campaign with data that stay on the device.
 
-The user writes a ``Trainer``, and ``Participant`` does the rest. The state machine in
-``checkins.protocol.participant`` makes every decision. ``participation.py`` holds the steps of one
-device, and ``drivers.py`` performs its actions.
+The user writes a ``Trainer``, which computes an update of the model, and ``Participant`` does
+everything else. The state machine in ``checkins.protocol.participant`` makes every decision.
+``participation.py`` turns its decisions into actions such as requests and sleeps, and
+``drivers.py`` performs these actions.
 """
 
 from checkins.client.actions import CampaignRefused, ServiceFailed

@@ -1,7 +1,8 @@
-"""Actions that a device's flow asks its driver to perform, their results, and the SDK's errors.
+"""Actions that the flow of a device asks a driver to perform, their results, and the SDK's errors.
 
-A flow is a generator that yields actions and receives their results. It uses no sockets, files or
-threads itself, so the same flow runs with blocking calls, on an event loop and in tests.
+A flow is a generator that yields actions and receives their results. A driver performs the actions.
+The flow itself uses no sockets, files or threads, so the same flow runs with blocking calls, on an
+event loop and in tests.
 """
 
 from __future__ import annotations
@@ -17,23 +18,24 @@ from checkins.errors import CheckinsError, InvalidValue
 from checkins.protocol.wire import PROBLEM_URN
 from checkins.randomizers import DeviceReport
 
-Shape = TypeVar("Shape")
-"""A ``TypedDict`` of ``checkins.protocol.wire``."""
+WireType = TypeVar("WireType")
+"""A ``TypedDict`` of ``checkins.protocol.wire``, which describes one JSON object."""
 MAX_SHORT_RESPONSE_BYTES = 64 * 1024
-"""Largest body in bytes of a response with a token, a receipt, an outcome or a problem."""
+"""Largest body in bytes of a response with a token, a receipt, an outcome or a problem document."""
 
 
 class ServiceFailed(CheckinsError, OSError):
     """The service cannot be reached, responds incorrectly, or was rolled back to an older state.
 
-    The device's durable state is kept. A later call continues from it if the slot has not passed.
+    The stored state of the device is kept. A later call continues from this state if the device's
+    slot has not passed.
     """
 
-    def __init__(self, url: str, why: str) -> None:
-        OSError.__init__(self, errno.EIO, why, url)
+    def __init__(self, url: str, reason: str) -> None:
+        OSError.__init__(self, errno.EIO, reason, url)
 
     def __reduce__(self) -> tuple[object, ...]:
-        """Return what pickle needs to raise the error in another process."""
+        """Return the class and its arguments, so that pickle can pass the error to a process."""
         return type(self), (self.filename, self.strerror)
 
 
@@ -42,24 +44,24 @@ class CampaignRefused(InvalidValue):
 
 
 class RequestKind(StrEnum):
-    """The purpose of a request. Error messages show the value after "refused to"."""
+    """The purpose of a request. The value completes error messages: the service refused to ..."""
 
     VIEW = "show the campaign"
-    ENROL = "enrol"
-    CHECK_IN = "check-in"
-    OUTCOME = "outcome"
-    MODEL = "model"
-    REPORT = "report"
+    ENROL = "enrol this device"
+    CHECK_IN = "accept the check-in"
+    OUTCOME = "show the outcome"
+    MODEL = "send the model"
+    REPORT = "accept the report"
     LEDGER = "show its ledger"
-    WITHDRAW = "withdraw"
+    WITHDRAW = "accept the withdrawal"
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
     """Send a request once. The result is a ``Response``, or ``NoResponse`` if none came in time.
 
-    Sending the request and receiving the response take at most ``timeout_s`` seconds together. The
-    body of the response has at most ``max_bytes`` bytes.
+    Sending the request and receiving the response may take ``timeout_s`` seconds together. A
+    response whose body has more than ``max_bytes`` bytes is rejected.
     """
 
     kind: RequestKind
@@ -73,81 +75,84 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """A response. ``sent`` and ``received`` are the monotonic times of request and response."""
+    """A response, with the monotonic times when its request was sent and when it was received.
+
+    ``retry_after_s`` is the value of its Retry-After header in seconds, or None if it has none.
+    """
 
     status: int
     body: bytes
-    sent: float
-    received: float
+    sent_s: float
+    received_s: float
     retry_after_s: float | None = None
 
-    def read(self, shape: type[Shape], *statuses: int) -> Shape | None:
-        """Return the body if it is a JSON object with every key of ``shape``, else None.
+    def parse_json(self, wire_type: type[WireType], *statuses: int) -> WireType | None:
+        """Return the body if it is a JSON object with every key of ``wire_type``, else None.
 
         None is returned too if the status code is not one of ``statuses``. The types of the values
         are not checked.
         """
         if self.status not in statuses:
             return None
-        found = self._object()
-        return cast(Shape, found) if shape.__annotations__.keys() <= found.keys() else None
+        body = self._json_object()
+        return cast(WireType, body) if wire_type.__annotations__.keys() <= body.keys() else None
 
-    def _object(self) -> dict[str, Any]:
+    def _json_object(self) -> dict[str, Any]:
         """Return the JSON object in the body, or an empty dict if the body is no JSON object."""
         try:
-            found = json.loads(self.body)
+            parsed = json.loads(self.body)
         except (ValueError, RecursionError):
             return {}
-        return found if isinstance(found, dict) else {}
+        return parsed if isinstance(parsed, dict) else {}
 
     @property
     def problem(self) -> str | None:
-        """The problem type without its prefix, or None if the body is no problem document."""
-        kind = str(self._object().get("type")) if 400 <= self.status < 500 else ""
+        """The problem type (RFC 9457) without its prefix; None if the body is no such document."""
+        kind = str(self._json_object().get("type")) if 400 <= self.status < 500 else ""
         return kind.removeprefix(PROBLEM_URN) if kind.startswith(PROBLEM_URN) else None
 
     @property
     def detail(self) -> str:
-        """The service's explanation of a problem, or the status code if it gave none."""
-        problem = self._object()
+        """The explanation in a problem document, or the status code if there is none."""
+        problem = self._json_object()
         return str(problem.get("detail") or problem.get("title") or f"status {self.status}")
 
 
-RETRYABLE = frozenset({"too-many", "too-slow", "too-early"})
+RETRYABLE_PROBLEMS = frozenset({"too-many", "too-slow", "too-early"})
 """Problem types for which the same request may succeed later."""
 
 
 @dataclass(frozen=True, slots=True)
 class NoResponse:
-    """No response came. The service may have received the request nevertheless."""
+    """No usable response came. The service may have received the request nevertheless."""
 
-    why: str
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class SleepUntil:
-    """Sleep until the device's monotonic clock shows ``steady_s``."""
+    """Sleep until the device's monotonic clock shows ``monotonic_s``."""
 
-    steady_s: float
+    monotonic_s: float
 
 
 @dataclass(frozen=True, slots=True)
 class Save:
-    """Replace the stored state of the device. The driver continues once the bytes are durable."""
+    """Replace the stored state of the device. The flow continues once the bytes are durable."""
 
     state: bytes
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Train:
-    """Call ``make``, which trains, clips and draws noise. The result is a ``DeviceReport``."""
+    """Call ``make_report``, which trains, clips and draws noise. The result is its report."""
 
-    make: Callable[[], DeviceReport]
+    make_report: Callable[[], DeviceReport]
 
 
 @dataclass(frozen=True, slots=True)
 class LogEvent:
-    """Write an event to the owner's journal, which never leaves the device."""
+    """Write an event to the journal, a log for the device's owner that never leaves the device."""
 
     fields: Mapping[str, object]
 

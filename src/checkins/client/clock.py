@@ -1,6 +1,7 @@
 """The clock and the randomness of a device.
 
-The calendar time of the device is never used, and random numbers are never seeded.
+The device's calendar clock, which its owner can set, is never used. Random numbers come from the
+operating system and are never seeded.
 """
 
 from __future__ import annotations
@@ -11,66 +12,70 @@ from dataclasses import dataclass
 
 from checkins.protocol.participant import COIN
 
-DRIFT = 2e-4
-"""Largest assumed clock drift in seconds per second, ten times that of a cheap quartz."""
+MAX_CLOCK_DRIFT = 2e-4
+"""Largest assumed clock drift in seconds per second, ten times that of a cheap quartz clock."""
 
 
-def steady_s() -> float:
-    """Return monotonic seconds. They include time in suspend if the system can measure it."""
-    boot = getattr(time, "CLOCK_BOOTTIME", None)
-    return time.monotonic() if boot is None else time.clock_gettime(boot)
+def monotonic_s() -> float:
+    """Return monotonic seconds, which include time in suspend if the system can measure it."""
+    boot_clock = getattr(time, "CLOCK_BOOTTIME", None)
+    return time.monotonic() if boot_clock is None else time.clock_gettime(boot_clock)
 
 
 @dataclass(frozen=True, slots=True)
 class ServerClock:
-    """An estimate: server time = monotonic time + ``ahead_s``, with error at most ``error_s``.
+    """An estimate: server time = monotonic time + ``offset_s``, with error at most ``error_s``.
 
-    ``read_at`` is the monotonic time of the estimate.
+    ``estimated_at_s`` is the monotonic time when the estimate was made.
 
-    >>> clock = ServerClock.read(1000.0, sent=4.0, received=6.0)
-    >>> clock.server_s(5.0), clock.steady_s(1001.0), clock.error_s
+    >>> clock = ServerClock.estimate(1000.0, sent_s=4.0, received_s=6.0)
+    >>> clock.server_s(5.0), clock.monotonic_s(1001.0), clock.error_s
     (1000.0, 6.0, 1.0)
     """
 
-    ahead_s: float
+    offset_s: float
     error_s: float
-    read_at: float
+    estimated_at_s: float
 
     @classmethod
-    def read(cls, server_s: float, *, sent: float, received: float) -> ServerClock:
-        """Estimate the offset from the server's time in a response.
+    def estimate(cls, server_s: float, *, sent_s: float, received_s: float) -> ServerClock:
+        """Estimate the server's clock from ``server_s``, the server's time in a response.
 
-        ``sent`` and ``received`` are the monotonic times of request and response.
+        ``sent_s`` and ``received_s`` are the monotonic times when the request was sent and when the
+        response was received.
         """
-        return cls(server_s - (sent + received) / 2, (received - sent) / 2, received)
+        return cls(server_s - (sent_s + received_s) / 2, (received_s - sent_s) / 2, received_s)
 
-    def server_s(self, steady: float) -> float:
+    def server_s(self, monotonic_s: float) -> float:
         """Return the server's time, in seconds since 1970, at a monotonic time."""
-        return steady + self.ahead_s
+        return monotonic_s + self.offset_s
 
-    def steady_s(self, server: float) -> float:
-        """Return the monotonic time at a server time."""
-        return server - self.ahead_s
+    def monotonic_s(self, server_s: float) -> float:
+        """Return the device's monotonic time at a time of the server, in seconds since 1970."""
+        return server_s - self.offset_s
 
-    def better(self, other: ServerClock) -> ServerClock:
-        """Return the later estimate, or the earlier one if its error with drift is smaller."""
-        old, new = sorted((self, other), key=lambda clock: clock.read_at)
-        aged = old.error_s + DRIFT * (new.read_at - old.read_at)
-        return old if aged < new.error_s else new
+    def more_accurate(self, other: ServerClock) -> ServerClock:
+        """Return the later of two estimates, unless the earlier estimate has a smaller error.
+
+        The error of the earlier estimate has grown since by the drift of the clock.
+        """
+        old, new = sorted((self, other), key=lambda clock: clock.estimated_at_s)
+        old_error_s = old.error_s + MAX_CLOCK_DRIFT * (new.estimated_at_s - old.estimated_at_s)
+        return old if old_error_s < new.error_s else new
 
 
 class DeviceRandomness:
-    """Random numbers of a device from the operating system, except for its noise."""
+    """Random numbers of a device from the operating system. Its noise is drawn elsewhere."""
 
     def coin(self) -> int:
-        """Return an integer uniform on [0, 2^64)."""
+        """Return an integer uniform on [0, 2^64). It decides whether the device takes part."""
         return secrets.randbelow(COIN)
 
     def pick(self, size: int) -> int:
         """Return an integer uniform on [0, size): the index of a slot in the window."""
         return secrets.randbelow(size)
 
-    def key(self) -> str:
+    def idempotency_key(self) -> str:
         """Return an unguessable idempotency key for one enrolment."""
         return secrets.token_urlsafe(32)
 

@@ -1,7 +1,8 @@
-"""Perform the actions of a flow, with blocking calls or on an event loop.
+"""Drivers, which perform the actions of a device's flow with blocking calls or on an event loop.
 
-httpx is imported only where a connection is made, because importing it also imports its command
-line.
+A flow is a generator that yields actions, such as a request or a sleep, and receives their results.
+httpx is imported only where a connection is made, because the import is slow: it also loads the
+command-line tool of httpx.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from checkins.client.actions import (
     SleepUntil,
 )
 from checkins.client.bounded_http import ResponseRejected, fetch, fetch_async
-from checkins.client.clock import steady_s
+from checkins.client.clock import monotonic_s
 from checkins.client.state import StateStore
 from checkins.errors import OutOfOrder
 
@@ -33,11 +34,13 @@ if TYPE_CHECKING:
 
 Result = TypeVar("Result")
 Journal = Callable[[Mapping[str, object]], None]
+"""Writes one event, given as its fields, to the log of the device's owner."""
 
 MAX_SLEEP_S = 30.0
-"""Longest single sleep in seconds. A device that was suspended reads the clock again afterwards."""
+"""Longest single sleep in seconds. A longer sleep is divided, and the clock is read in between,
+because the device may be suspended."""
 HEADERS = {"User-Agent": "checkins", "Accept-Encoding": "identity"}
-"""HTTP headers of every device. They are the same for all, so they identify no device."""
+"""HTTP headers of every request. All devices send the same, so the headers identify no device."""
 
 
 def http_client(url: str) -> httpx.Client:
@@ -56,13 +59,17 @@ def async_http_client(url: str) -> httpx.AsyncClient:
 
 @dataclass(slots=True, eq=False)
 class Driver:
-    """Performs actions with blocking calls. If ``journal`` is None, log events are discarded."""
+    """Performs actions with blocking calls.
+
+    ``store`` holds the device's state. If ``journal`` is None, log events are discarded.
+    ``monotonic`` returns the device's monotonic time in seconds.
+    """
 
     http: httpx.Client
     store: StateStore
     _: KW_ONLY
     journal: Journal | None = None
-    steady: Callable[[], float] = steady_s
+    monotonic: Callable[[], float] = monotonic_s
     sleep: Callable[[float], None] = time.sleep
 
     def drive(self, flow: Flow[Result]) -> Result:
@@ -82,27 +89,27 @@ class Driver:
             case Request():
                 return self.send(action)
             case SleepUntil(until):
-                while (left := until - self.steady()) > 0.0:
-                    self.sleep(min(left, MAX_SLEEP_S))
+                while (remaining_s := until - self.monotonic()) > 0.0:
+                    self.sleep(min(remaining_s, MAX_SLEEP_S))
             case Save(state):
                 self.store.save(state)
             case LogEvent(fields):
                 if self.journal is not None:
                     self.journal(fields)
             case _:
-                return action.make()
+                return action.make_report()
         return None
 
     def send(self, request: Request) -> Response | NoResponse:
         """Send one request."""
         import httpx
 
-        sent = self.steady()
+        sent_s = self.monotonic()
         try:
             response, body = fetch(self.http, request)
         except (httpx.TransportError, ResponseRejected) as error:
             return no_response(error)
-        return _response(response, body, sent, self.steady())
+        return _response(response, body, sent_s, self.monotonic())
 
 
 @dataclass(eq=False)
@@ -110,14 +117,14 @@ class AsyncDriver:
     """Performs actions on an event loop. Training and disk writes run in ``executor``.
 
     If ``executor`` is None, the default executor of the loop is used. ``http`` is None only in a
-    subclass that overrides ``send``.
+    subclass that overrides ``send``. The other fields are as in ``Driver``.
     """
 
     http: httpx.AsyncClient | None
     store: StateStore
     _: KW_ONLY
     journal: Journal | None = None
-    steady: Callable[[], float] = steady_s
+    monotonic: Callable[[], float] = monotonic_s
     sleep: Callable[[float], Any] = asyncio.sleep
     executor: Executor | None = None
 
@@ -138,49 +145,49 @@ class AsyncDriver:
             case Request():
                 return await self.send(action)
             case SleepUntil(until):
-                while (left := until - self.steady()) > 0.0:
-                    await self.sleep(min(left, MAX_SLEEP_S))
+                while (remaining_s := until - self.monotonic()) > 0.0:
+                    await self.sleep(min(remaining_s, MAX_SLEEP_S))
             case Save(state):
                 await self._in_executor(lambda: self.store.save(state))
             case LogEvent(fields):
                 if self.journal is not None:
                     self.journal(fields)
             case _:
-                return await self._in_executor(action.make)
+                return await self._in_executor(action.make_report)
         return None
 
     async def _in_executor(self, work: Callable[[], Result]) -> Result:
         return await asyncio.get_running_loop().run_in_executor(self.executor, work)
 
     async def send(self, request: Request) -> Response | NoResponse:
-        """Send one request; a swarm overrides this method."""
+        """Send one request. The driver of load tests overrides this method."""
         import httpx
 
         if self.http is None:
             raise OutOfOrder("this driver has no HTTP client")
-        sent = self.steady()
+        sent_s = self.monotonic()
         try:
             response, body = await fetch_async(self.http, request)
         except (httpx.TransportError, ResponseRejected) as error:
             return no_response(error)
-        return _response(response, body, sent, self.steady())
+        return _response(response, body, sent_s, self.monotonic())
 
 
-def _response(response: httpx.Response, body: bytes, sent: float, received: float) -> Response:
-    after = retry_after_s(response.headers.get("retry-after"))
-    return Response(response.status_code, body, sent, received, retry_after_s=after)
+def _response(response: httpx.Response, body: bytes, sent_s: float, received_s: float) -> Response:
+    delay_s = retry_after_s(response.headers.get("retry-after"))
+    return Response(response.status_code, body, sent_s, received_s, retry_after_s=delay_s)
 
 
-def retry_after_s(text: str | None) -> float | None:
-    """Return the seconds of a Retry-After header, at most 3600, or None if it holds no number."""
+def retry_after_s(header: str | None) -> float | None:
+    """Return the seconds of a Retry-After header, at most 3600; None without a number."""
     try:
-        return max(0.0, min(float(text or ""), 3600.0))
+        return max(0.0, min(float(header or ""), 3600.0))
     except ValueError:
         return None
 
 
 def no_response(error: Exception) -> NoResponse:
-    """Return the ``NoResponse`` of a request that failed with ``error``."""
+    """Return the result of a request that failed with ``error``."""
     if isinstance(error, ResponseRejected):
         return NoResponse(str(error))
     return NoResponse(f"{type(error).__name__}: {error}".rstrip(": "))

@@ -1,4 +1,8 @@
-"""The public interface of a device: find a campaign, take part, follow its runs, withdraw."""
+"""The public interface of a device: find a campaign, take part in its runs, withdraw.
+
+A campaign may have several runs, one after another. A flow is a generator that yields actions, such
+as a request, to a driver. A view is the public description of a run, fetched from the service.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +19,14 @@ from checkins.client.clock import OS_RANDOMNESS
 from checkins.client.drivers import AsyncDriver, Driver, Journal, async_http_client, http_client
 from checkins.client.participation import Participation, ParticipationConfig
 from checkins.client.service_client import ServiceClient, listing_request, withdraw_request
-from checkins.client.state import WITHDRAWN, MemoryStore, SavedState, StateFile, locked, make_folder
+from checkins.client.state import (
+    WITHDRAWN,
+    MemoryStore,
+    SavedState,
+    StateFile,
+    file_lock,
+    make_private_folder,
+)
 from checkins.client.view import CampaignView
 from checkins.errors import InvalidValue
 from checkins.protocol import wire
@@ -24,28 +35,30 @@ from checkins.protocol.participant import Outcome
 if TYPE_CHECKING:
     import httpx
 
-POLLS_AFTER_THE_END = 5
-"""If this many views after the last slot name no next run, the device stops waiting for one."""
+MAX_POLLS_AFTER_END = 5
+"""Number of views that the device fetches after the last slot, to learn the id of the next run."""
 NO_TOKEN_PROBLEMS = frozenset({"refused", "not-enrolled", "unknown-campaign", "over"})
-"""Problem types that mean that the token no longer exists, so that nothing is left to withdraw."""
+"""Problem types of responses to a withdrawal that mean that the token no longer exists."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Participant(ParticipationConfig):
     """One device in one run of a campaign. ``run`` takes part, and ``withdraw`` leaves.
 
-    The device draws its coin and its slot once. It sleeps until its slot begins by the server's
-    clock, and checks in. If it is chosen, it trains, randomizes the update and reports. The draw is
-    durable in the folder ``state`` before the check-in is sent, and the report before it is sent.
-    After a crash, ``run`` resumes from there. A device that is offline at its slot abstains. At the
-    end the folder holds only the campaign's id and the outcome.
+    The device draws once whether it takes part and in which slot. It sleeps until this slot begins
+    by the server's clock, and checks in. If it is chosen, it trains, randomizes the update and
+    sends its report. The draw is durable in the folder ``state`` before the check-in is sent, and
+    the report is durable before it is sent. After a crash, ``run`` resumes from the stored state. A
+    device that is offline during its slot abstains. At the end the folder holds only the id of the
+    run and the outcome.
 
-    ``campaign`` is the id of a run, as ``fetch_campaign`` returns it. ``key`` is the enrolment
-    secret, or None if the service requires none. If ``seal`` is given, a campaign with another seal
-    is refused. ``accept`` is called with the sealed campaign and raises an error to decline; None
-    accepts every campaign. ``journal`` is called with every event, for the owner of the device. A
-    stored journal links the device to its slot. ``patience_s`` is the number of seconds for which
-    an unreachable service is retried before the slot is drawn.
+    ``campaign`` is the id of a run, which is ``fetch_campaign(url).id``. ``key`` is the enrolment
+    secret, or None if the service requires none. If ``seal``, the hash of the campaign's
+    parameters, is given, a campaign with another seal is refused. ``accept`` is called with the
+    campaign and raises an error to decline; None accepts every campaign. ``journal`` is called with
+    every event, for the owner of the device. If a journal is stored, it links the device to its
+    slot. ``patience_s`` is the number of seconds for which an unreachable service is retried before
+    the slot is drawn.
     """
 
     state: str | os.PathLike[str]
@@ -60,80 +73,85 @@ class Participant(ParticipationConfig):
     def run(self, *, http: httpx.Client | None = None) -> Outcome:
         """Take part, or resume after a crash. The call blocks until the participation has ended.
 
-        ``http`` is the caller's own client, for proxies or certificates. None creates a client.
+        ``http`` is a client with the caller's proxies or certificates. None creates a client.
         """
         with self._driver(http) as (driver, file):
-            return driver.drive(self._participation(file, driver.steady))
+            return driver.drive(self._participation(file, driver.monotonic))
 
     async def run_async(self, *, http: httpx.AsyncClient | None = None) -> Outcome:
         """Take part as ``run`` does, without blocking the event loop."""
         async with self._async_driver(http) as (driver, file):
-            return await driver.drive(self._participation(file, driver.steady))
+            return await driver.drive(self._participation(file, driver.monotonic))
 
     def withdraw(self, *, http: httpx.Client | None = None) -> bool:
         """Leave the run for good: the service invalidates the token and erases its check-in.
 
-        A report that was sent in the current slot is erased too. Earlier releases remain. Returns
-        False if there was nothing to withdraw. No other process may be using the folder.
+        The report of the device is erased too if its slot is not over. Models that were already
+        released remain. Return False if there was nothing to withdraw. Raise if another process
+        uses the folder ``state``.
         """
         with self._driver(http) as (driver, file):
-            return driver.drive(self._withdrawal(file, driver.steady))
+            return driver.drive(self._withdrawal(file, driver.monotonic))
 
     async def withdraw_async(self, *, http: httpx.AsyncClient | None = None) -> bool:
-        """Leave as ``withdraw`` does, on an event loop."""
+        """Leave the run as ``withdraw`` does, on an event loop."""
         async with self._async_driver(http) as (driver, file):
-            return await driver.drive(self._withdrawal(file, driver.steady))
+            return await driver.drive(self._withdrawal(file, driver.monotonic))
 
     def follow(self, *, http: httpx.Client | None = None) -> Iterator[tuple[str, Outcome]]:
-        """Take part in this run and the following ones; yield the id and the outcome of each."""
-        here: Participant | None = self
-        while here is not None:
-            yield here.campaign, here.run(http=http)
-            with here._driver(http) as (driver, _):
-                here = here._in_run(driver.drive(next_run_flow(here._service(driver.steady))))
+        """Take part in this run and all following runs; yield the id and the outcome of each."""
+        participant: Participant | None = self
+        while participant is not None:
+            yield participant.campaign, participant.run(http=http)
+            with participant._driver(http) as (driver, _):
+                service = participant._service(driver.monotonic)
+                participant = participant._for_run(driver.drive(next_run_flow(service)))
 
     async def follow_async(
         self, *, http: httpx.AsyncClient | None = None
     ) -> AsyncIterator[tuple[str, Outcome]]:
         """Take part as ``follow`` does, on an event loop."""
-        here: Participant | None = self
-        while here is not None:
-            yield here.campaign, await here.run_async(http=http)
-            async with here._async_driver(http) as (driver, _):
-                found = await driver.drive(next_run_flow(here._service(driver.steady)))
-                here = here._in_run(found)
+        participant: Participant | None = self
+        while participant is not None:
+            yield participant.campaign, await participant.run_async(http=http)
+            async with participant._async_driver(http) as (driver, _):
+                service = participant._service(driver.monotonic)
+                participant = participant._for_run(await driver.drive(next_run_flow(service)))
 
-    def _in_run(self, campaign: str | None) -> Participant | None:
-        return None if campaign is None else replace(self, campaign=campaign)
+    def _for_run(self, run_id: str | None) -> Participant | None:
+        return None if run_id is None else replace(self, campaign=run_id)
 
-    def _participation(self, file: StateFile, steady: Callable[[], float]) -> Flow[Outcome]:
-        return Participation(self, file.load(), steady=steady, randomness=OS_RANDOMNESS).flow()
+    def _participation(self, file: StateFile, monotonic: Callable[[], float]) -> Flow[Outcome]:
+        participation = Participation(
+            self, file.load(), monotonic=monotonic, randomness=OS_RANDOMNESS
+        )
+        return participation.flow()
 
-    def _withdrawal(self, file: StateFile, steady: Callable[[], float]) -> Flow[bool]:
-        return withdrawal_flow(self._service(steady), file.load(), key=self.key)
+    def _withdrawal(self, file: StateFile, monotonic: Callable[[], float]) -> Flow[bool]:
+        return withdrawal_flow(self._service(monotonic), file.load(), key=self.key)
 
-    def _service(self, steady: Callable[[], float]) -> ServiceClient:
-        return ServiceClient(self.url, self.campaign, self.patience_s, steady=steady)
+    def _service(self, monotonic: Callable[[], float]) -> ServiceClient:
+        return ServiceClient(self.url, self.campaign, self.patience_s, monotonic=monotonic)
 
     @contextmanager
     def _locked_file(self) -> Iterator[StateFile]:
-        file = StateFile(make_folder(Path(self.state)) / f"{self.campaign}.json")
-        with locked(file.path.with_suffix(".lock")):
+        file = StateFile(make_private_folder(Path(self.state)) / f"{self.campaign}.json")
+        with file_lock(file.path.with_suffix(".lock")):
             yield file
 
     @contextmanager
     def _driver(self, http: httpx.Client | None) -> Iterator[tuple[Driver, StateFile]]:
-        own = http_client(self.url) if http is None else nullcontext(http)
-        with self._locked_file() as file, own as client:
+        context = http_client(self.url) if http is None else nullcontext(http)
+        with self._locked_file() as file, context as client:
             yield Driver(client, file, journal=self.journal), file
 
     @asynccontextmanager
     async def _async_driver(
         self, http: httpx.AsyncClient | None
     ) -> AsyncIterator[tuple[AsyncDriver, StateFile]]:
-        own = async_http_client(self.url) if http is None else nullcontext(http)
+        context = async_http_client(self.url) if http is None else nullcontext(http)
         with self._locked_file() as file:
-            async with own as client:
+            async with context as client:
                 yield AsyncDriver(client, file, journal=self.journal), file
 
 
@@ -145,7 +163,7 @@ def check_url(url: str) -> None:
 
 
 def next_run_flow(service: ServiceClient) -> Flow[str | None]:
-    """Wait for the run after this one and return its id; None after the last run."""
+    """Wait for the next run of the campaign and return its id, or None if there is no next run."""
     polls = 0
     while True:
         view = yield from service.fetch_view(SavedState(service.run_id))
@@ -153,36 +171,37 @@ def next_run_flow(service: ServiceClient) -> Flow[str | None]:
             return view.next
         end = view.timetable.ends(view.timetable.slots)
         now = service.server_s()
-        if view.status == "stopped" or (now >= end and polls >= POLLS_AFTER_THE_END):
+        if view.status == "stopped" or (now >= end and polls >= MAX_POLLS_AFTER_END):
             return None
         polls += now >= end
         wait_s = min(max(end - now, 1.0), 3600.0) + view.timetable.slot_s / 4
-        yield SleepUntil(service.clock.steady_s(now + wait_s))
+        yield SleepUntil(service.clock.monotonic_s(now + wait_s))
 
 
-def withdrawal_flow(service: ServiceClient, stored: bytes | None, *, key: str | None) -> Flow[bool]:
-    """Withdraw; return whether there was anything to withdraw.
+def withdrawal_flow(service: ServiceClient, saved: bytes | None, *, key: str | None) -> Flow[bool]:
+    """Withdraw the device from the run; return whether there was anything to withdraw.
 
-    ``stored`` is the durable state of the device, or None if there is none yet. A device whose
-    enrolment was interrupted first gets its token. A device that never enrolled only records that
-    it has left. The device erases its own state after the service has responded.
+    ``saved`` is the stored state of the device, or None if nothing is stored yet. ``key`` is the
+    enrolment secret. If the enrolment was interrupted, the device first gets its token and then
+    withdraws it. A device that never enrolled only records that it has left. The device erases its
+    stored state after the service has responded.
     """
     run_id = service.run_id
-    state = SavedState(run_id) if stored is None else SavedState.from_bytes(stored)
+    state = SavedState(run_id) if saved is None else SavedState.from_bytes(saved)
     if state.ended is not None:
         return False
     if state.key is None:  # the device has not enrolled, and will not enrol
-        yield Save(state.over(WITHDRAWN).to_bytes())
+        yield Save(state.ended_with(WITHDRAWN).to_bytes())
         return False
     token = state.token
     if token is None:
-        token = yield from service.enrol(state.key, key=key)
+        token = yield from service.enrol(state.key, secret=key)
 
-    def withdrawn(response: Response) -> bool | None:
+    def is_withdrawn(response: Response) -> bool | None:
         return response.status == 204 or response.problem in NO_TOKEN_PROBLEMS or None
 
-    yield from service.retry_until(withdraw_request(run_id, token=token), withdrawn)
-    yield Save(state.over(WITHDRAWN).to_bytes())
+    yield from service.retry_until(withdraw_request(run_id, token=token), is_withdrawn)
+    yield Save(state.ended_with(WITHDRAWN).to_bytes())
     yield LogEvent({"event": "withdrawn", "campaign": run_id})
     return True
 
@@ -194,46 +213,47 @@ def fetch_campaign(
     patience_s: float = 10.0,
     http: httpx.Client | None = None,
 ) -> CampaignView:
-    """Fetch the run with this id and check its seal.
+    """Fetch the view of a run, and check that its seal is the hash of its parameters.
 
-    If ``campaign`` is None, the only open campaign is fetched. Raises CampaignRefused if no
-    campaign or more than one is open.
+    ``campaign`` is the id of the run. None means the first open run of the only open campaign, and
+    raises CampaignRefused if no campaign or more than one campaign is open. An unreachable service
+    is retried for ``patience_s`` seconds.
     """
     check_url(url)
     with http_client(url) if http is None else nullcontext(http) as client:
         return Driver(client, MemoryStore()).drive(_fetch_flow(url, campaign, patience_s))
 
 
-def _fetch_flow(url: str, campaign: str | None, patience_s: float) -> Flow[CampaignView]:
-    named = campaign
-    if named is None:
-        listing = ServiceClient(url, "", patience_s)
-        named = _open_run(url, (yield from listing.retry_until(listing_request(), _open_runs)))
-    return (yield from ServiceClient(url, named, patience_s).fetch_view(SavedState(named)))
+def _fetch_flow(url: str, run_id: str | None, patience_s: float) -> Flow[CampaignView]:
+    if run_id is None:
+        service = ServiceClient(url, "", patience_s)
+        open_runs = yield from service.retry_until(listing_request(), _open_runs)
+        run_id = _run_of_only_open_campaign(url, open_runs)
+    return (yield from ServiceClient(url, run_id, patience_s).fetch_view(SavedState(run_id)))
 
 
 def _open_runs(response: Response) -> list[tuple[int, str]] | None:
     """Return number and id of each run that is not over; None if the response lists no runs."""
-    found = response.read(wire.Campaigns, 200)
+    listing = response.parse_json(wire.Campaigns, 200)
     try:
-        return found and [
-            (int(one["run"]), str(one["id"]))
-            for one in found["campaigns"]
-            if one["status"] not in wire.OVER
+        return listing and [
+            (int(run["run"]), str(run["id"]))
+            for run in listing["campaigns"]
+            if run["status"] not in wire.OVER
         ]
     except (KeyError, TypeError, ValueError):
         return None
 
 
-def _open_run(url: str, open_runs: list[tuple[int, str]]) -> str:
-    """Return the first run of the only open campaign; raise unless exactly one is open."""
-    runs: dict[str, tuple[int, str]] = {}
+def _run_of_only_open_campaign(url: str, open_runs: list[tuple[int, str]]) -> str:
+    """Return the first open run of the open campaign; raise unless one campaign is open."""
+    first_runs: dict[str, tuple[int, str]] = {}  # by the seal, which is the same for all runs
     for run in open_runs:
         seal = wire.seal_digits(run[1])
-        runs[seal] = min(run, runs.get(seal, run))
-    if not runs:
+        first_runs[seal] = min(run, first_runs.get(seal, run))
+    if not first_runs:
         raise CampaignRefused("campaign", None, f"none is open at {url}")
-    if len(runs) > 1:
-        ids = ", ".join(sorted(name for _, name in runs.values())[:8])
+    if len(first_runs) > 1:
+        ids = ", ".join(sorted(run_id for _, run_id in first_runs.values())[:8])
         raise CampaignRefused("campaign", None, f"several are open; name one of {ids}")
-    return next(iter(runs.values()))[1]
+    return next(iter(first_runs.values()))[1]

@@ -1,10 +1,12 @@
-"""The flow of one device in one run of a campaign, from its first view to its end.
+"""The flow of one device in one run of a campaign, from its first request to its end.
 
-A view is the public description of the run that the service sends. The state machine in
-``checkins.protocol.participant`` decides what to do. This flow turns its effects into actions, and
-passes their results back to it as events. The state is durable before any message depends on it. A
-device that crashes therefore resumes with the same token, slot and report, or abstains because its
-slot has passed.
+A flow is a generator that yields actions to a driver. The state machine in
+``checkins.protocol.participant`` decides what the device does. This flow turns the effects of the
+state machine into actions, and passes the results of the actions back to it as events. The state is
+durable before any message depends on it. A device that crashes therefore resumes with the same
+token, slot and report, or abstains because its slot has passed.
+
+A view is the public description of the run that the service sends.
 """
 
 from __future__ import annotations
@@ -46,7 +48,7 @@ from checkins.client.state import SavedState
 from checkins.client.trainer import Trainer
 from checkins.client.view import CampaignView
 from checkins.errors import OutOfOrder
-from checkins.protocol import participant as events
+from checkins.protocol import participant as events  # the state machine's events and effects
 from checkins.protocol import wire
 from checkins.protocol.machine import Effect, Event
 from checkins.protocol.participant import Outcome, Participant, participant_of, step
@@ -55,15 +57,16 @@ from checkins.randomizers import DeviceReport
 from checkins.tasks.model import flatten, unflatten
 
 LONG_SLEEP_S = 60.0
-"""If its slot is more seconds away, the device reads the server's clock again before it."""
-LOOK_AGAIN_S = (5.0, 30.0)
-"""Range of a random number: so many seconds before its slot, a device reads the clock again."""
-SPREAD = 0.25
-"""Devices spread their check-ins over this share of the check-in period."""
+"""If the slot begins in more than so many seconds, the device reads the server's clock once more
+shortly before the slot, because the device's clock drifts."""
+CLOCK_CHECK_BEFORE_SLOT_S = (5.0, 30.0)
+"""Range in seconds of a random time: the device reads the clock so long before the slot begins."""
+CHECK_IN_SPREAD = 0.25
+"""Devices check in at a random time in the first quarter of a slot's check-in period."""
 MAX_POLL_S = 30
 """Longest wait in seconds of one long poll."""
 MAX_LOGGED_UNITS = 10_000
-"""Largest number of values of a report that is written to the journal."""
+"""A report with more values than this is not written to the journal, the owner's log."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,31 +83,36 @@ class ParticipationConfig:
 
 
 class Participation:
-    """The flow of one device in one run."""
+    """The flow of one device in one run. ``saved`` is its stored state, or None at the start."""
 
     def __init__(
         self,
         config: ParticipationConfig,
         saved: bytes | None,
         *,
-        steady: Callable[[], float],
+        monotonic: Callable[[], float],
         randomness: DeviceRandomness,
     ) -> None:
         self._config = config
         self._randomness = randomness
         self._saved = SavedState(config.campaign) if saved is None else SavedState.from_bytes(saved)
         if self._saved.campaign != config.campaign:
-            raise CampaignRefused("state", self._saved.campaign, f"must be of {config.campaign}")
+            expected = f"must be the state of a device in {config.campaign}"
+            raise CampaignRefused("state", self._saved.campaign, expected)
         self._service = ServiceClient(
-            config.url, config.campaign, config.patience_s, steady=steady, randomness=randomness
+            config.url,
+            config.campaign,
+            config.patience_s,
+            monotonic=monotonic,
+            randomness=randomness,
         )
         self._view: CampaignView  # set by _fetch_view
-        self._state: Participant
+        self._machine: Participant  # state of the state machine, set by _check_campaign
 
     def flow(self) -> Flow[Outcome]:
         """Take part, or resume after a crash; return the outcome."""
         if self._saved.ended is not None:
-            return self._ended()
+            return self._final_outcome()
         yield from self._fetch_view()
         self._check_campaign(self._view)
         event: Event = events.Restarted()
@@ -112,24 +120,24 @@ class Participation:
             yield from self._enrol()
             event = events.Draw(
                 coin=self._randomness.coin(),
-                pick=self._randomness.pick(len(self._state.window)),
+                pick=self._randomness.pick(len(self._machine.window)),
                 now=self._view.timetable.first_open(self._service.server_s()),
             )
         else:
             yield self._log("restarted", slot=self._saved.slot)
         while True:
-            self._state, effects = step(self._state, event)
+            self._machine, effects = step(self._machine, event)
             next_event = None
             for effect in effects:
                 next_event = yield from self._perform(effect)
             if next_event is None:
-                return self._ended()
+                return self._final_outcome()
             event = next_event
 
-    def _ended(self) -> Outcome:
+    def _final_outcome(self) -> Outcome:
         if self._saved.outcome is None:
-            why = "this device has withdrawn from it" if self._saved.ended else "is not over"
-            raise CampaignRefused("campaign", self._config.campaign, why)
+            reason = "this device has withdrawn from it" if self._saved.ended else "is not over"
+            raise CampaignRefused("campaign", self._config.campaign, reason)
         return self._saved.outcome
 
     def _check_campaign(self, view: CampaignView) -> None:
@@ -138,16 +146,15 @@ class Participation:
             self._config.accept(view.campaign)
         if view.over and self._saved.phase is None:
             raise CampaignRefused("campaign", view.id, f"is over: it has {view.status}")
-        fresh, sampler = participant_of(view.campaign), view.sampler()
-        self._state = self._saved.machine(fresh, grid=sampler.grid, dimension=view.dimension)
+        self._machine = self._saved.restore_machine(
+            participant_of(view.campaign), grid=view.sampler().grid, dimension=view.dimension
+        )
 
     def _fetch_view(self) -> Flow[None]:
         self._view = yield from self._service.fetch_view(self._saved)
-        before, self._saved = (
-            self._saved,
-            self._service.with_rollback_evidence(self._saved, self._view),
-        )
-        if self._saved.key is not None and self._saved != before:
+        previous = self._saved
+        self._saved = self._service.with_rollback_evidence(previous, self._view)
+        if self._saved.key is not None and self._saved != previous:
             yield Save(self._saved.to_bytes())
 
     def _enrol(self) -> Flow[None]:
@@ -157,9 +164,9 @@ class Participation:
         key gets the same token.
         """
         if self._saved.key is None:
-            self._saved = replace(self._saved, key=self._randomness.key())
+            self._saved = replace(self._saved, key=self._randomness.idempotency_key())
             yield Save(self._saved.to_bytes())
-        token = yield from self._service.enrol(str(self._saved.key), key=self._config.key)
+        token = yield from self._service.enrol(str(self._saved.key), secret=self._config.key)
         self._saved = replace(self._saved, token=token)
         yield self._log("enrolled")
 
@@ -167,15 +174,15 @@ class Participation:
         """Perform one effect of the state machine; return the next event, or None at the end."""
         match effect:
             case events.RecordDraw():
-                yield from self._record()
-                yield self._log("drawn", slot=self._state.slot)
+                yield from self._save_progress()
+                yield self._log("drawn", slot=self._machine.slot)
                 return events.DrawRecorded()
             case events.RecordReport(report):
-                yield from self._record(report_to_bytes(report.values))
+                yield from self._save_progress(report_to_bytes(report.values))
                 return events.ReportRecorded()
             case events.RecordEnd():
-                outcome = str(self._state.outcome and self._state.outcome.name)
-                self._saved = self._saved.over(outcome)
+                outcome = str(self._machine.outcome and self._machine.outcome.name)
+                self._saved = self._saved.ended_with(outcome)
                 yield Save(self._saved.to_bytes())
                 yield self._log("done", outcome=outcome.lower())
                 return None
@@ -191,36 +198,41 @@ class Participation:
                 return (yield from self._send_report(slot, receipt))
         raise OutOfOrder(f"a device cannot perform {type(effect).__name__}")
 
-    def _record(self, report: bytes | None = None) -> Flow[None]:
-        state = self._state
+    def _save_progress(self, report: bytes | None = None) -> Flow[None]:
+        machine = self._machine
         self._saved = replace(
-            self._saved, phase=state.phase, slot=state.slot, receipt=state.receipt, report=report
+            self._saved,
+            phase=machine.phase,
+            slot=machine.slot,
+            receipt=machine.receipt,
+            report=report,
         )
         yield Save(self._saved.to_bytes())
 
     def _wake(self, slot: int) -> Flow[Event]:
         """Sleep until a random time early in the slot; return ``SlotBegan`` for this slot.
 
-        If the slot has passed or the run is over, return ``SlotBegan`` for the following slot.
+        If the slot has passed or the run is over, return ``SlotBegan`` for the following slot, and
+        the device abstains.
         """
-        timetable, now = self._view.timetable, self._service.server_s
-        if slot > timetable.slots or self._view.over or now() >= timetable.ends(slot):
+        timetable, server_s = self._view.timetable, self._service.server_s
+        if slot > timetable.slots or self._view.over or server_s() >= timetable.ends(slot):
             return events.SlotBegan(slot + 1)
-        begin = timetable.begins(slot)
-        yield self._log("asleep", slot=slot, seconds=max(0.0, begin - now()))
-        if begin - now() > LONG_SLEEP_S:
-            soonest, latest = LOOK_AGAIN_S
-            before = soonest + (latest - soonest) * self._randomness.jitter()
-            yield from self._sleep_until(begin - before)
+        begin_s = timetable.begins(slot)
+        yield self._log("asleep", slot=slot, seconds=max(0.0, begin_s - server_s()))
+        if begin_s - server_s() > LONG_SLEEP_S:
+            shortest_s, longest_s = CLOCK_CHECK_BEFORE_SLOT_S
+            before_s = shortest_s + (longest_s - shortest_s) * self._randomness.jitter()
+            yield from self._sleep_until(begin_s - before_s)
             if (yield from self._refresh_view()):
                 return events.SlotBegan(slot + 1)
         yield from self._sleep_until(
-            begin + SPREAD * timetable.choose_s * self._randomness.jitter()
+            begin_s + CHECK_IN_SPREAD * timetable.choose_s * self._randomness.jitter()
         )
-        return events.SlotBegan(slot if now() < timetable.ends(slot) else slot + 1)
+        return events.SlotBegan(slot if server_s() < timetable.ends(slot) else slot + 1)
 
     def _refresh_view(self) -> Flow[bool]:
-        """Fetch view and clock again, if the service responds; return whether the run is over."""
+        """Fetch the view once; return whether the run is over, or False without a response."""
         view = yield from self._service.try_fetch_view(self._saved)
         if view is None:
             return False
@@ -229,16 +241,16 @@ class Participation:
         yield Save(self._saved.to_bytes())
         return view.over
 
-    def _unless_rolled_back(self, slot: int) -> Flow[Event | None]:
-        """Return None if the ledger still contains its recorded last line; raise if it differs.
+    def _check_rollback(self, slot: int) -> Flow[Event | None]:
+        """Return None if the service's ledger still contains the last line that the device saved.
 
-        If a service and its rollback guard were both restored from a backup, the service would
-        accept check-ins and reports for a slot that it has already released. The device therefore
-        checks the ledger before it checks in or reports. If the check gets no usable response, the
-        event ``RetryDue`` or ``SlotBegan`` is returned.
+        Raise if the line has changed. A service that was restored from a backup, together with the
+        file that guards it against this, would accept check-ins and reports for a slot that it has
+        already released. The device therefore checks the ledger before it checks in or reports. If
+        the check gets no usable response, return the event ``RetryDue`` or ``SlotBegan``.
         """
         saved = self._saved
-        response = yield from self._in_slot(slot, ledger_head_request, saved.entries)
+        response = yield from self._send_in_slot(slot, ledger_head_request, saved.entries)
         if isinstance(response, Event):
             return response
         match self._service.contains_saved_line(response, saved):
@@ -247,20 +259,20 @@ class Participation:
             case False:
                 yield from self._fetch_view()
                 return None
-        return (yield from self._retry(slot, response, final=False))
+        return (yield from self._retry(slot, response, accept_refusal=False))
 
     def _check_in(self, slot: int) -> Flow[Event]:
-        event = yield from self._unless_rolled_back(slot)
+        event = yield from self._check_rollback(slot)
         if event is not None:
             return event
         yield self._log("checking-in", slot=slot)
-        response = yield from self._in_slot(
+        response = yield from self._send_in_slot(
             slot, check_in_request, slot, token=str(self._saved.token)
         )
         if isinstance(response, Event):
             return response
-        found = response.read(wire.Receipt, 202)
-        receipt = found and safe_secret(found["receipt"])
+        body = response.parse_json(wire.Receipt, 202)
+        receipt = body and safe_secret(body["receipt"])
         if receipt:
             yield self._log("checked-in", slot=slot, receipt=receipt)
             return events.Acknowledged(receipt)
@@ -272,31 +284,31 @@ class Participation:
         return (yield from self._retry(slot, response))
 
     def _await_outcome(self, receipt: str) -> Flow[Event]:
-        """Wait for the choice with a long poll. If the device was chosen, fetch the model."""
-        slot = self._state.current_slot
-        choice = self._view.timetable.chooses(slot)
-        if choice - self._service.server_s() > MAX_POLL_S:
-            yield from self._sleep_until(choice - 5.0)  # the outcome is not known earlier
-        left = choice - self._service.server_s()
-        wait_s = min(MAX_POLL_S, 1 + max(0, math.ceil(left)))
-        response = yield from self._in_slot(slot, outcome_request, receipt, wait_s=wait_s)
+        """Ask with a long poll whether the device was chosen. If it was, fetch the model."""
+        slot = self._machine.current_slot
+        choice_s = self._view.timetable.chooses(slot)
+        if choice_s - self._service.server_s() > MAX_POLL_S:
+            yield from self._sleep_until(choice_s - 5.0)  # the outcome is not known earlier
+        remaining_s = choice_s - self._service.server_s()
+        wait_s = min(MAX_POLL_S, 1 + max(0, math.ceil(remaining_s)))
+        response = yield from self._send_in_slot(slot, outcome_request, receipt, wait_s=wait_s)
         if isinstance(response, Event):
             return response
-        found = response.read(wire.Outcome, 200)
-        match found and found["slot"] == slot and found["outcome"]:
+        body = response.parse_json(wire.Outcome, 200)
+        match body and body["slot"] == slot and body["outcome"]:
             case "dismissed":
                 yield self._log("dismissed", slot=slot, receipt=receipt)
                 return events.Dismissed(receipt)
             case "chosen":
                 yield self._log("chosen", slot=slot, receipt=receipt)
                 return (yield from self._fetch_model(slot, receipt))
-            case "waiting" if response.received - response.sent > 0.5 * wait_s:
+            case "waiting" if response.received_s - response.sent_s > 0.5 * wait_s:
                 return events.RetryDue()
-        return (yield from self._retry(slot, response, final=False))
+        return (yield from self._retry(slot, response, accept_refusal=False))
 
     def _fetch_model(self, slot: int, receipt: str) -> Flow[Event]:
         shapes = self._view.shapes
-        response = yield from self._in_slot(
+        response = yield from self._send_in_slot(
             slot, model_request, slot, receipt=receipt, max_bytes=most_model_bytes(shapes)
         )
         if isinstance(response, Event):
@@ -305,57 +317,56 @@ class Participation:
             with suppress(ValueError):  # the body is no model of this campaign: retry
                 tensors, _ = model_from_bytes(response.body)
                 return events.Invited(receipt, flatten(tensors, shapes).astype(np.float64))
-        return (yield from self._retry(slot, response, final=False))
+        return (yield from self._retry(slot, response, accept_refusal=False))
 
     def _train(self, model: Any) -> Flow[Event]:
-        """Train, clip and draw noise. The report is sent only after it was recorded."""
+        """Train, clip and draw noise. The report is saved before it is sent."""
         view, trainer = self._view, self._config.trainer
-        made = yield Train(lambda: make_report(view, trainer, model))
-        return events.ReportMade(Report.from_device(made))
+        device_report = yield Train(lambda: make_report(view, trainer, model))
+        return events.ReportMade(Report.from_device(device_report))
 
     def _send_report(self, slot: int, receipt: str) -> Flow[Event]:
         report = self._saved.report
         if report is None:
-            raise OutOfOrder("a report is durable before it is sent")
-        event = yield from self._unless_rolled_back(slot)
+            raise OutOfOrder("the report must be saved before it is sent")
+        event = yield from self._check_rollback(slot)
         if event is not None:
             return event
-        yield self._log("reporting", slot=slot, receipt=receipt, **self._identity(report))
-        response = yield from self._in_slot(
+        yield self._log("reporting", slot=slot, receipt=receipt, **self._report_fields(report))
+        response = yield from self._send_in_slot(
             slot, report_request, slot, receipt=receipt, report=report
         )
         if isinstance(response, Event):
             return response
-        found = response.read(wire.ReportAccepted, 200)
-        if found and found["status"] == "taken":
+        body = response.parse_json(wire.ReportAccepted, 200)
+        if body and body["status"] == "taken":
             digest = sha256(report).hexdigest()
             yield self._log("acknowledged", slot=slot, receipt=receipt, sha256=digest)
             return events.ReportAcknowledged(receipt)
         return (yield from self._retry(slot, response))
 
-    def _identity(self, report: bytes) -> dict[str, object]:
-        """Return the fields that identify a report in the journal."""
-        identity: dict[str, object] = {"sha256": sha256(report).hexdigest()}
-        made = self._state.report
-        if made is not None and made.values.size <= MAX_LOGGED_UNITS:
-            identity["units"] = made.values.tolist()
-        return identity
+    def _report_fields(self, report: bytes) -> dict[str, object]:
+        """Return the fields that describe a report in the journal: its hash and its values."""
+        fields: dict[str, object] = {"sha256": sha256(report).hexdigest()}
+        decoded = self._machine.report
+        if decoded is not None and decoded.values.size <= MAX_LOGGED_UNITS:
+            fields["units"] = decoded.values.tolist()
+        return fields
 
-    def _in_slot(
-        self, slot: int, request: Callable[..., Request], *values: Any, **named: Any
+    def _send_in_slot(
+        self, slot: int, build_request: Callable[..., Request], *args: Any, **kwargs: Any
     ) -> Flow[Response | events.SlotBegan | events.RetryDue]:
         """Send one request unless the slot is over; return an event if there is no response.
 
-        ``request`` is called with the campaign, the other arguments and a timeout to build the
-        request.
+        ``build_request`` is called with the id of the run, ``args``, ``kwargs`` and a timeout.
         """
-        left = self._view.timetable.ends(slot) - self._service.server_s()
-        if left <= 0.0:
+        remaining_s = self._view.timetable.ends(slot) - self._service.server_s()
+        if remaining_s <= 0.0:
             return events.SlotBegan(slot + 1)
-        # If a request is lost, there must be time for another one.
-        timeout_s = max(1.0, min(RESPONSE_TIMEOUT_S, left / 3.0))
-        response: Response | NoResponse = yield request(
-            self._config.campaign, *values, timeout_s=timeout_s, **named
+        # If the response is lost, the device must have time to repeat the request.
+        timeout_s = max(1.0, min(RESPONSE_TIMEOUT_S, remaining_s / 3.0))
+        response: Response | NoResponse = yield build_request(
+            self._config.campaign, *args, timeout_s=timeout_s, **kwargs
         )
         if isinstance(response, NoResponse):
             return (yield from self._retry(slot, response))
@@ -364,31 +375,33 @@ class Participation:
         return response
 
     def _retry(
-        self, slot: int, response: Response | NoResponse, *, final: bool = True
+        self, slot: int, response: Response | NoResponse, *, accept_refusal: bool = True
     ) -> Flow[events.SlotBegan | events.RetryDue]:
         """Wait and return RetryDue, or SlotBegan if the slot is over.
 
-        If the service refused permanently, wait until the end of the slot. ``final`` is False if
-        even such a refusal is retried, because a worker of the service may lag behind another.
+        If the service refused permanently, wait until the end of the slot. If ``accept_refusal`` is
+        False, even a permanent refusal is retried, because it may come from a worker process of the
+        service that lags behind another worker.
         """
-        end, slot_s = self._view.timetable.ends(slot), self._view.timetable.slot_s
-        now = self._service.server_s()
-        backoff_s = self._service.backoff_s(response, least_s=slot_s / 20, most_s=slot_s / 4)
-        if final and isinstance(response, Response) and self._service.is_final(response):
-            backoff_s = end - now
-        yield from self._sleep_until(min(end, now + backoff_s))
-        over = self._service.server_s() >= end
-        return events.SlotBegan(slot + 1) if over else events.RetryDue()
+        end_s, slot_s = self._view.timetable.ends(slot), self._view.timetable.slot_s
+        now_s = self._service.server_s()
+        backoff_s = self._service.backoff_s(response, first_s=slot_s / 20, longest_s=slot_s / 4)
+        is_refused = isinstance(response, Response) and self._service.is_final(response)
+        if accept_refusal and is_refused:
+            backoff_s = end_s - now_s
+        yield from self._sleep_until(min(end_s, now_s + backoff_s))
+        is_over = self._service.server_s() >= end_s
+        return events.SlotBegan(slot + 1) if is_over else events.RetryDue()
 
     def _sleep_until(self, server_s: float) -> Flow[None]:
-        yield SleepUntil(self._service.clock.steady_s(server_s))
+        yield SleepUntil(self._service.clock.monotonic_s(server_s))
 
     def _log(self, event: str, **fields: object) -> LogEvent:
         return LogEvent({"event": event, "campaign": self._config.campaign, **fields})
 
 
 def make_report(view: CampaignView, trainer: Trainer, model: Any) -> DeviceReport:
-    """Return the trainer's update, clipped and rounded, with noise unless the server adds noise."""
+    """Return the trainer's update, clipped, rounded, and with noise unless the server adds it."""
     tensors: Mapping[str, Any] = unflatten(model, view.shapes)
     update = flatten(trainer.update(tensors), view.shapes)
     sampler = view.sampler()

@@ -1,7 +1,8 @@
-"""Requests of a device to its service: views, enrolment, retries and rollback detection.
+"""The requests that a device sends to the service, with retries and rollback detection.
 
-The functions at the top build every request that a device sends. A view is the public description
-of a run. The head of the ledger is the hash of its last line.
+The functions at the top build every request. ``ServiceClient`` sends them. A view is the public
+description of a run. The ledger is the service's append-only list of releases, and the head of the
+ledger is the hash of its last line.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from dataclasses import KW_ONLY, dataclass, field, replace
 from typing import TypeVar
 
 from checkins.client.actions import (
-    RETRYABLE,
+    RETRYABLE_PROBLEMS,
     CampaignRefused,
     Flow,
     NoResponse,
@@ -22,46 +23,51 @@ from checkins.client.actions import (
     ServiceFailed,
     SleepUntil,
 )
-from checkins.client.clock import OS_RANDOMNESS, DeviceRandomness, ServerClock, steady_s
+from checkins.client.clock import OS_RANDOMNESS, DeviceRandomness, ServerClock, monotonic_s
 from checkins.client.state import SavedState
-from checkins.client.view import CampaignView, MalformedView, view_from
+from checkins.client.view import CampaignView, MalformedView, parse_view
 from checkins.protocol import wire
 
 RESPONSE_TIMEOUT_S = 20.0
 """Time limit in seconds of an ordinary request."""
-VIEW_BYTES = 8 * 2**20
-"""Largest campaign view in bytes. The sealed text in it has at most two megabytes."""
-LISTING_BYTES = 16 * 2**20
+MAX_VIEW_BYTES = 8 * 2**20
+"""Largest view in bytes. The sealed campaign text in the view has at most two megabytes."""
+MAX_LISTING_BYTES = 16 * 2**20
 """Largest list of campaigns in bytes. Each run takes about three hundred bytes."""
 
 
 def view_request(run_id: str) -> Request:
     """Build the request for a run's view, which is the same for all devices."""
     path = wire.RUN_PATH.format(run=run_id)
-    return Request(RequestKind.VIEW, "GET", path, RESPONSE_TIMEOUT_S, max_bytes=VIEW_BYTES)
+    return Request(RequestKind.VIEW, "GET", path, RESPONSE_TIMEOUT_S, max_bytes=MAX_VIEW_BYTES)
 
 
 def listing_request() -> Request:
     """Build the request for the list of campaigns, newest first."""
     return Request(
-        RequestKind.VIEW, "GET", wire.CAMPAIGNS_PATH, RESPONSE_TIMEOUT_S, max_bytes=LISTING_BYTES
+        RequestKind.VIEW,
+        "GET",
+        wire.CAMPAIGNS_PATH,
+        RESPONSE_TIMEOUT_S,
+        max_bytes=MAX_LISTING_BYTES,
     )
 
 
 def ledger_head_request(
     run_id: str, entries: int, *, timeout_s: float = RESPONSE_TIMEOUT_S
 ) -> Request:
-    """Build the request for the head of the ledger when it had ``entries`` lines."""
+    """Build the request for the head that the ledger had when it was ``entries`` lines long."""
     path = wire.LEDGER_HEAD_PATH.format(run=run_id, entries=entries)
     return Request(RequestKind.LEDGER, "GET", path, timeout_s)
 
 
-def enrol_request(run_id: str, *, idempotency: str, key: str | None) -> Request:
-    """Build the request for a token. A retry with the same ``idempotency`` gets the same token.
+def enrol_request(run_id: str, *, idempotency_key: str, secret: str | None) -> Request:
+    """Build the request for a token. A retry with the same idempotency key gets the same token.
 
-    ``key`` is the enrolment secret, or None if the service requires none.
+    ``secret`` is the enrolment secret, or None if the service requires none.
     """
-    headers = {"Idempotency-Key": idempotency} | ({} if key is None else wire.bearer(key))
+    authorization = {} if secret is None else wire.bearer(secret)
+    headers = {"Idempotency-Key": idempotency_key} | authorization
     path = wire.ENROLMENTS_PATH.format(run=run_id)
     return Request(RequestKind.ENROL, "POST", path, RESPONSE_TIMEOUT_S, headers)
 
@@ -73,13 +79,13 @@ def withdraw_request(run_id: str, *, token: str) -> Request:
 
 
 def check_in_request(run_id: str, slot: int, *, token: str, timeout_s: float) -> Request:
-    """Build the request to check in. A retry gets the same receipt."""
+    """Build the request to check in to a slot. A retry gets the same receipt."""
     path = wire.CHECK_INS_PATH.format(run=run_id, slot=slot)
     return Request(RequestKind.CHECK_IN, "POST", path, timeout_s, wire.bearer(token))
 
 
 def outcome_request(run_id: str, receipt: str, *, wait_s: int, timeout_s: float) -> Request:
-    """Build the long poll for the outcome. The service responds after at most ``wait_s``."""
+    """Build the long poll for the outcome. The service waits for it for at most ``wait_s``."""
     path = wire.OUTCOME_PATH.format(run=run_id, receipt=receipt)
     return Request(RequestKind.OUTCOME, "GET", f"{path}?wait={wait_s}", wait_s + timeout_s)
 
@@ -87,7 +93,7 @@ def outcome_request(run_id: str, receipt: str, *, wait_s: int, timeout_s: float)
 def model_request(
     run_id: str, slot: int, *, receipt: str, max_bytes: int, timeout_s: float
 ) -> Request:
-    """Build the request for the model that a chosen device trains in its slot."""
+    """Build the request for the model on which a chosen device computes its update."""
     path = wire.MODEL_PATH.format(run=run_id, slot=slot)
     headers = wire.bearer(receipt)
     return Request(RequestKind.MODEL, "GET", path, timeout_s, headers, max_bytes=max_bytes)
@@ -103,28 +109,35 @@ def report_request(
 
 
 FIRST_BACKOFF_S, MAX_BACKOFF_S = 0.25, 15.0
+"""Shortest and longest delay in seconds before a retry, without jitter and Retry-After."""
 ROLLBACK_CHECKS = 5
-"""Number of views in a row that must show a rollback before it is reported. A single one may come
-from a worker of the service that lags behind another."""
+"""Number of views in a row that must show a rollback before the device reports a rollback. A single
+view may come from a worker process of the service that lags behind another worker."""
 NOTHING_SENT = "this device neither checks in nor reports"
-Found = TypeVar("Found")
-_SECRET = re.compile(r"[\w.~+/=-]{1,512}", re.ASCII)
+"""End of error messages about a rollback."""
+Parsed = TypeVar("Parsed")
+_SAFE_SECRET = re.compile(r"[\w.~+/=-]{1,512}", re.ASCII)
 
 
 def safe_secret(secret: object) -> str | None:
     """Return a received token or receipt, or None if it is not safe in headers and paths."""
-    return secret if isinstance(secret, str) and _SECRET.fullmatch(secret) else None
+    return secret if isinstance(secret, str) and _SAFE_SECRET.fullmatch(secret) else None
 
 
 @dataclass(slots=True, eq=False)
 class ServiceClient:
-    """Sends the requests of one device, with retries, and estimates the server's clock."""
+    """Sends the requests of one device, with retries, and estimates the server's clock.
+
+    A service that cannot be reached is retried for ``patience_s`` seconds. ``monotonic`` returns
+    the device's monotonic time in seconds. The methods that return a ``Flow`` are generators: they
+    yield requests and sleeps, which a driver performs.
+    """
 
     url: str
     run_id: str
     patience_s: float
     _: KW_ONLY
-    steady: Callable[[], float] = steady_s
+    monotonic: Callable[[], float] = monotonic_s
     randomness: DeviceRandomness = OS_RANDOMNESS
     _attempts: int = field(default=0, init=False)
     _clock: ServerClock | None = field(default=None, init=False)
@@ -138,19 +151,19 @@ class ServiceClient:
 
     def server_s(self) -> float:
         """Return the server's current time in seconds since 1970."""
-        return self.clock.server_s(self.steady())
+        return self.clock.server_s(self.monotonic())
 
     def fetch_view(self, saved: SavedState) -> Flow[CampaignView]:
-        """Fetch the view, with retries; raise ServiceFailed if the service was rolled back."""
+        """Fetch the view, with retries; raise ServiceFailed if it is older than the saved state."""
         for _ in range(ROLLBACK_CHECKS):
             view = yield from self.retry_until(
-                view_request(self.run_id), lambda response: self._read(response, saved)
+                view_request(self.run_id), lambda response: self._parse_view(response, saved)
             )
-            if not _rolled_back(view, saved) and (
+            if not _is_rolled_back(view, saved) and (
                 yield from self._ledger_contains_saved_line(view, saved)
             ):
                 return view
-            yield SleepUntil(self.steady() + 1.0)
+            yield SleepUntil(self.monotonic() + 1.0)
         raise ServiceFailed(
             self.url,
             f"was rolled back: it had closed {saved.slots_closed:,} slots in epoch {saved.epoch},"
@@ -161,20 +174,20 @@ class ServiceClient:
     def _ledger_contains_saved_line(self, view: CampaignView, saved: SavedState) -> Flow[bool]:
         """Return True if the ledger still contains the last line that the device saved.
 
-        Return False if the ledger is now shorter. Raises ServiceFailed if the line differs.
+        Return False if the ledger is now shorter. Raise ServiceFailed if the line has changed.
         """
         if self._view_shows_saved_line(view, saved):
             return True
-        head = ledger_head_request(self.run_id, saved.entries)
+        request = ledger_head_request(self.run_id, saved.entries)
         return (
-            yield from self.retry_until(head, lambda found: self.contains_saved_line(found, saved))
+            yield from self.retry_until(request, lambda head: self.contains_saved_line(head, saved))
         )
 
     def _view_shows_saved_line(self, view: CampaignView, saved: SavedState) -> bool:
-        """Return True if the view alone shows that the ledger contains the line that was saved.
+        """Return True if no request is needed to check the ledger's line that the device saved.
 
-        This is so if no line was saved, or if the view has the same number of entries. Raises
-        ServiceFailed if it has another hash.
+        No request is needed if no line was saved, or if the ledger in the view has as many lines as
+        the saved ledger. Raise ServiceFailed if it has as many lines, but another head.
         """
         if saved.head is not None and view.entries == saved.entries:
             self._check_head(view.head, saved)
@@ -184,8 +197,8 @@ class ServiceClient:
         """Return True if the ledger still contains the last line that the device saved.
 
         ``response`` is the response to ``ledger_head_request``. Return False if the ledger is now
-        shorter, and None if the response says neither. Raises ServiceFailed if the line differs,
-        because a worker that lags behind cannot cause that.
+        shorter, and None if the response is not usable. Raise ServiceFailed if the line has
+        changed, because a worker process that lags behind cannot be the reason.
         """
         if response.problem == "unknown-entry":
             return False
@@ -195,10 +208,10 @@ class ServiceClient:
                 "cannot show earlier hashes of its ledger, so a rollback cannot be excluded: update"
                 f" the coordinator; {NOTHING_SENT}",
             )
-        place = response.read(wire.LedgerPlace, 200)
-        if place is None or place["entries"] != saved.entries or not isinstance(place["head"], str):
+        line = response.parse_json(wire.LedgerPlace, 200)
+        if line is None or line["entries"] != saved.entries or not isinstance(line["head"], str):
             return None
-        self._check_head(place["head"], saved)
+        self._check_head(line["head"], saved)
         return True
 
     def _check_head(self, head: str, saved: SavedState) -> None:
@@ -210,12 +223,15 @@ class ServiceClient:
             )
 
     def try_fetch_view(self, saved: SavedState) -> Flow[CampaignView | None]:
-        """Fetch the view without retries; None if the service does not respond correctly."""
+        """Fetch the view without retries; return None if no usable response comes.
+
+        If the view looks rolled back, fetch it with retries, which raises if this is confirmed.
+        """
         response: Response | NoResponse = yield view_request(self.run_id)
-        view = self._read(response, saved) if isinstance(response, Response) else None
+        view = self._parse_view(response, saved) if isinstance(response, Response) else None
         if view is None:
             return None
-        if _rolled_back(view, saved):
+        if _is_rolled_back(view, saved):
             return (yield from self.fetch_view(saved))
         if self._view_shows_saved_line(view, saved):
             return view
@@ -225,19 +241,22 @@ class ServiceClient:
             return (yield from self.fetch_view(saved))
         return view if contains else None
 
-    def _read(self, response: Response, saved: SavedState) -> CampaignView | None:
+    def _parse_view(self, response: Response, saved: SavedState) -> CampaignView | None:
+        """Parse a view and update the clock estimate; return None if the response is no view."""
         if response.status != 200:
             return None
         try:
-            view = view_from(response.body)
+            view = parse_view(response.body)
         except MalformedView:
             return None
         if view.id != self.run_id:
             raise CampaignRefused("campaign", view.id, f"must be {self.run_id}")
         if saved.seal is not None and view.seal != saved.seal:
             raise CampaignRefused("seal", view.seal, f"must be {saved.seal}, as it was before")
-        found = ServerClock.read(view.server_time_s, sent=response.sent, received=response.received)
-        self._clock = found if self._clock is None else self._clock.better(found)
+        clock = ServerClock.estimate(
+            view.server_time_s, sent_s=response.sent_s, received_s=response.received_s
+        )
+        self._clock = clock if self._clock is None else self._clock.more_accurate(clock)
         return view
 
     def with_rollback_evidence(self, saved: SavedState, view: CampaignView) -> SavedState:
@@ -245,51 +264,56 @@ class ServiceClient:
 
         The device compares them with later views to detect a rollback.
         """
-        names = ("seal", "epoch", "slots_closed", "entries", "head")
-        return replace(saved, **{name: getattr(view, name) for name in names})
+        fields = ("seal", "epoch", "slots_closed", "entries", "head")
+        return replace(saved, **{name: getattr(view, name) for name in fields})
 
-    def enrol(self, idempotency: str, *, key: str | None) -> Flow[str]:
-        """Enrol, with retries, and return the token."""
+    def enrol(self, idempotency_key: str, *, secret: str | None) -> Flow[str]:
+        """Enrol, with retries, and return the token. The arguments are as in ``enrol_request``."""
 
-        def token(response: Response) -> str | None:
-            found = response.read(wire.Token, 200, 201)
-            return found and safe_secret(found["token"])
+        def parse_token(response: Response) -> str | None:
+            body = response.parse_json(wire.Token, 200, 201)
+            return body and safe_secret(body["token"])
 
-        request = enrol_request(self.run_id, idempotency=idempotency, key=key)
-        return (yield from self.retry_until(request, token))
+        request = enrol_request(self.run_id, idempotency_key=idempotency_key, secret=secret)
+        return (yield from self.retry_until(request, parse_token))
 
     def retry_until(
-        self, request: Request, read: Callable[[Response], Found | None]
-    ) -> Flow[Found]:
-        """Repeat a request until ``read`` returns a value other than None; return that value.
+        self, request: Request, parse: Callable[[Response], Parsed | None]
+    ) -> Flow[Parsed]:
+        """Repeat a request until ``parse`` returns a value other than None; return that value.
 
         A busy service is retried without a limit. A service that cannot be reached or responds
         incorrectly is retried for ``patience_s`` seconds.
         """
-        since: float | None = None
+        failing_since_s: float | None = None
         while True:
             response: Response | NoResponse = yield request
-            why = response.why if isinstance(response, NoResponse) else response.detail
-            busy = False
+            reason = response.reason if isinstance(response, NoResponse) else response.detail
+            is_busy = False
             if isinstance(response, Response):
-                found = read(response)
-                if found is not None:
+                parsed = parse(response)
+                if parsed is not None:
                     self.reset_backoff()
-                    return found
+                    return parsed
                 if self.is_final(response):
-                    raise self._refused(request, response)
-                busy = response.status == 503 or response.problem in RETRYABLE
-            now = self.steady()
-            since = None if busy else now if since is None else since
-            if since is not None and now - since >= self.patience_s:
-                raise ServiceFailed(self.url, f"does not respond correctly: {why}")
-            yield SleepUntil(now + self.backoff_s(response))
+                    raise self._refusal_error(request, response)
+                is_busy = response.status == 503 or response.problem in RETRYABLE_PROBLEMS
+            now_s = self.monotonic()
+            if is_busy:
+                failing_since_s = None
+            elif failing_since_s is None:
+                failing_since_s = now_s
+            if failing_since_s is not None and now_s - failing_since_s >= self.patience_s:
+                raise ServiceFailed(self.url, f"does not respond correctly: {reason}")
+            yield SleepUntil(now_s + self.backoff_s(response))
 
-    def _refused(self, request: Request, response: Response) -> CampaignRefused | ServiceFailed:
+    def _refusal_error(
+        self, request: Request, response: Response
+    ) -> CampaignRefused | ServiceFailed:
         match response.problem:
             case "not-enrolled":
-                given = "given" if "Authorization" in request.headers else None
-                return CampaignRefused("key", given, f"no valid enrolment key: {response.detail}")
+                key = "given" if "Authorization" in request.headers else None
+                return CampaignRefused("key", key, f"no valid enrolment key: {response.detail}")
             case "unknown-campaign" | "over":
                 return CampaignRefused("campaign", self.run_id, response.detail)
         return ServiceFailed(self.url, f"refused to {request.kind}: {response.detail}")
@@ -300,27 +324,28 @@ class ServiceClient:
 
     def is_final(self, response: Response) -> bool:
         """Return whether the response is a refusal that a retry cannot change."""
-        return response.problem is not None and response.problem not in RETRYABLE
+        return response.problem is not None and response.problem not in RETRYABLE_PROBLEMS
 
     def backoff_s(
         self,
         response: Response | NoResponse,
         *,
-        least_s: float = FIRST_BACKOFF_S,
-        most_s: float = MAX_BACKOFF_S,
+        first_s: float = FIRST_BACKOFF_S,
+        longest_s: float = MAX_BACKOFF_S,
     ) -> float:
-        """Return the seconds before the next attempt.
+        """Return the seconds before the next attempt, and count this attempt.
 
-        They grow exponentially with jitter. The service's Retry-After is added to them.
+        The delay doubles with each attempt, from at most ``first_s`` to at most ``longest_s``. A
+        random part of up to a half is taken off, and the response's Retry-After is added.
         """
-        first, longest = min(FIRST_BACKOFF_S, least_s), min(MAX_BACKOFF_S, most_s)
-        grown = min(longest, first * 2.0 ** min(self._attempts, 20))
+        first_s, longest_s = min(FIRST_BACKOFF_S, first_s), min(MAX_BACKOFF_S, longest_s)
+        delay_s = min(longest_s, first_s * 2.0 ** min(self._attempts, 20))
         self._attempts += 1
-        spread = grown * (0.5 + 0.5 * self.randomness.jitter())
-        asked = response.retry_after_s if isinstance(response, Response) else None
-        return spread + (asked or 0.0)
+        delay_s *= 0.5 + 0.5 * self.randomness.jitter()
+        retry_after_s = response.retry_after_s if isinstance(response, Response) else None
+        return delay_s + (retry_after_s or 0.0)
 
 
-def _rolled_back(view: CampaignView, saved: SavedState) -> bool:
-    fewer = view.slots_closed < saved.slots_closed or view.entries < saved.entries
-    return view.epoch < saved.epoch or fewer
+def _is_rolled_back(view: CampaignView, saved: SavedState) -> bool:
+    has_fewer = view.slots_closed < saved.slots_closed or view.entries < saved.entries
+    return view.epoch < saved.epoch or has_fewer

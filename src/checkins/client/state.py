@@ -1,4 +1,4 @@
-"""The durable state of a device in one run: its content as bytes, and the file that holds it."""
+"""The stored state of a device in one run: its fields, its encoding as bytes, and its file."""
 
 from __future__ import annotations
 
@@ -18,18 +18,24 @@ from checkins.protocol.report import Report, report_from_bytes
 from checkins.randomizers import DeviceReport, Grid
 
 SCHEMA = 1
+"""Version of the stored format."""
 WITHDRAWN = "WITHDRAWN"
+"""Value of ``SavedState.ended`` after the owner has withdrawn the device from the run."""
 
 
 @dataclass(frozen=True, slots=True)
 class SavedState:
-    """What a device stores: its enrolment, its progress, and what it last saw of the service.
+    """The values that a device stores. Values that are not known yet are None.
 
-    ``key`` is the idempotency key of the enrolment. ``epoch``, ``slots_closed`` and ``entries``,
-    the length of the ledger, are from the last view, to detect a rollback. ``head`` is the hash of
-    line ``entries`` of the ledger, or None if an older version wrote the state. ``report`` is the
-    report exactly as it is sent. ``ended`` is the name of an outcome or ``WITHDRAWN``, or None
-    during the participation. Once it has ended, only ``campaign`` and ``ended`` are stored.
+    ``campaign`` is the id of the run. ``key`` is the idempotency key of the enrolment, ``token``
+    the secret that the service returned for it. ``epoch``, ``slots_closed``, ``entries`` (the
+    length of the ledger) and ``head`` (the hash of its last line) are copied from the last view,
+    which is the public description of the run. The device compares them with later views to detect
+    that the service was rolled back. ``head`` is None if an older version of the SDK wrote the
+    state. ``phase``, ``slot``, ``receipt`` and ``report`` are the progress; ``report`` holds the
+    exact bytes that are sent. ``ended`` is the name of an outcome or ``WITHDRAWN``, or None during
+    the participation. After the participation has ended, only ``campaign`` and ``ended`` are
+    stored.
     """
 
     campaign: str
@@ -51,22 +57,24 @@ class SavedState:
         """The outcome, or None during the participation and after a withdrawal."""
         return None if self.ended in (None, WITHDRAWN) else Outcome[str(self.ended)]
 
-    def over(self, ended: str) -> SavedState:
-        """Return the state of a participation that has ended. It holds nothing else."""
+    def ended_with(self, ended: str) -> SavedState:
+        """Return a state that holds only the run id and how the participation ended."""
         return SavedState(self.campaign, ended=ended)
 
-    def machine(self, fresh: Participant, *, grid: Grid, dimension: int) -> Participant:
-        """Return the recorded state of the state machine, or ``fresh`` if none is recorded."""
+    def restore_machine(self, initial: Participant, *, grid: Grid, dimension: int) -> Participant:
+        """Return the state machine with the stored progress, or ``initial`` if none is stored."""
         if self.phase is None:
-            return fresh
+            return initial
         report = None
         if self.report is not None:
             units = report_from_bytes(self.report, dimension=dimension)
             report = Report.from_device(DeviceReport(units, grid))
-        return replace(fresh, phase=self.phase, slot=self.slot, receipt=self.receipt, report=report)
+        return replace(
+            initial, phase=self.phase, slot=self.slot, receipt=self.receipt, report=report
+        )
 
     def to_bytes(self) -> bytes:
-        """Encode the state as one JSON object without the values that are None."""
+        """Encode the state as one JSON object. Values that are None are left out."""
         values: dict[str, object] = {"campaign": self.campaign, "ended": self.ended}
         if self.ended is None:
             values = asdict(self)
@@ -75,19 +83,19 @@ class SavedState:
             if self.head is None:
                 del values["entries"]
         values = {"schema": SCHEMA, **values}
-        present = {name: value for name, value in values.items() if value is not None}
-        return json.dumps(present).encode() + b"\n"
+        known = {name: value for name, value in values.items() if value is not None}
+        return json.dumps(known).encode() + b"\n"
 
     @classmethod
     def from_bytes(cls, data: bytes) -> SavedState:
-        """Decode a state; raise if the bytes are damaged.
+        """Decode a state; raise ``InvalidValue`` if the bytes are damaged.
 
-        A device that guessed its state could take part twice.
+        A device that replaced a damaged state by a new one could take part twice.
         """
         try:
             values = json.loads(data)
             if values.pop("schema") != SCHEMA:
-                raise ValueError("another schema")
+                raise ValueError("the state has another schema")
             phase, report = values.pop("phase", None), values.pop("report", None)
             state = cls(
                 **values,
@@ -107,7 +115,7 @@ class SavedState:
 
 try:
     import fcntl
-except ImportError:  # this system has no file locks, so the owner must run only one process
+except ImportError:  # without file locks, the owner must not run two processes on one state
     fcntl = None  # type: ignore[assignment]
 
 
@@ -120,7 +128,7 @@ class StateStore(Protocol):
 
 @dataclass(slots=True)
 class MemoryStore:
-    """A state store in memory, for tests and for clients that end with the process."""
+    """A state store in memory, for tests and for clients that never resume after a crash."""
 
     state: bytes | None = None
 
@@ -135,7 +143,7 @@ class MemoryStore:
 
 @dataclass(slots=True)
 class StateFile:
-    """A state store in one file. After a crash it holds the old state or the new one."""
+    """A state store in one file. After a crash, the file holds the old state or the new state."""
 
     path: Path
 
@@ -151,8 +159,8 @@ class StateFile:
         durable_file.replace_content(self.path, state, mode=0o600)
 
 
-def make_folder(folder: Path) -> Path:
-    """Create a folder that only its owner can read, unless it exists; return it."""
+def make_private_folder(folder: Path) -> Path:
+    """Create a folder that only its owner can read, unless it exists; return the folder."""
     if not folder.is_dir():
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         durable_file.sync_folder(folder.resolve().parent)
@@ -160,10 +168,10 @@ def make_folder(folder: Path) -> Path:
 
 
 @contextmanager
-def locked(path: Path) -> Iterator[None]:
-    """Hold a file lock; raise if another process holds it.
+def file_lock(path: Path) -> Iterator[None]:
+    """Lock a file during the ``with`` block; raise ``InvalidValue`` if it is locked already.
 
-    Two processes on the same state would draw two slots.
+    Two processes with the same stored state would draw two slots.
     """
     with path.open("ab") as file:
         if fcntl is not None:
@@ -171,6 +179,6 @@ def locked(path: Path) -> Iterator[None]:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError as error:
                 raise InvalidValue(
-                    "state", str(path.parent), "is in use by another participant"
+                    "state", str(path.parent), "is in use by another process"
                 ) from error
         yield

@@ -1,4 +1,7 @@
-"""The ``Trainer`` interface, and trainers that run a campaign's sealed task on given rows."""
+"""The ``Trainer`` interface, and trainers that run a campaign's task on the rows of one person.
+
+The task (data, model and optimizer) is part of the sealed campaign: its hash fixes the parameters.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from checkins.campaign import DataFile, Task
-from checkins.campaign.task import Model as Named
+from checkins.campaign.task import Model as BuiltInModel
 from checkins.errors import InvalidCell, InvalidValue
 from checkins.tasks.data import table
 from checkins.tasks.data.dataset import Dataset, in_holdout
@@ -27,8 +30,8 @@ class Trainer(Protocol):
     """Computes an update of a model from the device's data.
 
     The server uses updates like gradients: θ ← θ − rate × mean(updates). The gradient of a loss is
-    such an update. After several local steps of size s, the update is (start − end) / s. The update
-    need not be bounded, because the participant clips and randomizes it afterwards.
+    a valid update. After several local steps of size s, the update is (start − end) / s. The update
+    need not be bounded, because the SDK clips and randomizes it afterwards.
     """
 
     def update(self, model: Tensors) -> Tensors:
@@ -36,29 +39,30 @@ class Trainer(Protocol):
 
 
 def check_model_allowed(task: Task, allow_model: str | None) -> None:
-    """Raise if the task's model is code that the owner of the device has not allowed by name.
+    """Raise if the task's model is code that the owner of the device has not allowed.
 
-    The task comes from the service, and a model ``module:function`` is imported and called.
+    The task comes from the service. If its model is ``module:function``, the device would import
+    and call this function. ``allow_model`` is the only function that is allowed, or None.
     """
-    if task.model not in list(Named) and task.model != allow_model:
+    if task.model not in list(BuiltInModel) and task.model != allow_model:
         raise InvalidValue(
             "allow_model",
             allow_model,
-            f"the campaign's model is the code {task.model}, which is not imported because a"
-            f" service names it: read the code, then allow it with --allow-model {task.model}",
+            f"the campaign's model is the code {task.model}, and a device imports no code only"
+            f" because a service names it: read it, then allow it with --allow-model {task.model}",
         )
 
 
 class RowsTrainer:
-    """Trains a campaign's sealed task on one person's rows, with numpy alone.
+    """Trains a campaign's task on one person's rows. It needs only numpy.
 
     ``features`` has one row for each example, scaled as the task requires. ``trainer_of_file``
-    reads the rows from a table. If the task has ``local_steps`` above 1, the device takes local
-    steps. ``model`` is the task's model, or None to build it. ``allow_model`` is the only
+    reads the rows from a table. If the task has ``local_steps`` above 1, the device takes so many
+    gradient steps. ``model`` is the task's model, or None to build it. ``allow_model`` is the only
     ``module:function`` that the task may name; None allows only the models of this package.
     """
 
-    __slots__ = ("_features", "_labels", "_rate", "_steps", "model")
+    __slots__ = ("_features", "_labels", "_local_steps", "_step_size", "model")
 
     def __init__(
         self,
@@ -75,22 +79,22 @@ class RowsTrainer:
         self.model = model
         self._features = np.asarray(features, dtype=np.float64)
         self._labels = np.asarray(labels)
-        self._steps = task.local_steps
-        self._rate = task.local_step_size
+        self._local_steps = task.local_steps
+        self._step_size = task.local_step_size
 
     def update(self, model: Tensors) -> Tensors:
         """Return the mean gradient, or (start − end) / step size after several local steps."""
         shapes = self.model.shapes
         start = flatten(model, shapes).astype(np.float64)
-        if self._steps == 1:
+        if self._local_steps == 1:
             return unflatten(self._gradient(start), shapes)
-        here = start
-        for _ in range(self._steps):
-            here = here - self._rate * self._gradient(here)
-        return unflatten((start - here) / self._rate, shapes)
+        weights = start
+        for _ in range(self._local_steps):
+            weights = weights - self._step_size * self._gradient(weights)
+        return unflatten((start - weights) / self._step_size, shapes)
 
-    def _gradient(self, flat: NDArray[np.float64]) -> NDArray[np.float64]:
-        return self.model.gradient(flat, self._features, self._labels)
+    def _gradient(self, weights: NDArray[np.float64]) -> NDArray[np.float64]:
+        return self.model.gradient(weights, self._features, self._labels)
 
 
 MAX_CLIENTS_LISTED = 5
@@ -107,58 +111,64 @@ def trainer_of_file(
     """Return a trainer on one person's rows of a CSV or Parquet file.
 
     The file has the columns that the task declares, and values are clipped to the declared ranges.
-    ``client`` names the person. If it is None, all rows must belong to one person, and the file
-    needs no client column. The file that the task names is not opened. ``allow_model`` is as in
-    ``RowsTrainer``.
+    ``client`` is the person's value in the client column. If ``client`` is None, all rows must
+    belong to one person, and the file needs no client column. The task also names a data file of
+    the operator; this file is not opened. ``allow_model`` is as in ``RowsTrainer``.
     """
     check_model_allowed(task, allow_model)
     source = task.data
     if not isinstance(source, DataFile):
         raise InvalidValue(
-            "data", source, "the campaign uses a built-in data set: choose one of its rows"
+            "data",
+            source,
+            "the campaign uses a built-in data set: choose a client of this data set",
         )
     path = Path(file)
-    named = source.client_column in table.column_names(path)
-    if client is not None and not named:
+    has_client_column = source.client_column in table.column_names(path)
+    if client is not None and not has_client_column:
         raise InvalidValue("client", client, f"{path.name} has no column {source.client_column}")
     cells = table.read_columns(
         path,
-        client=source.client_column if named else source.label_column,
+        client=source.client_column if has_client_column else source.label_column,
         label=source.label_column,
         features=source.features,
     )
-    mine = _rows_of(cells.clients, client, path) if named else np.ones(len(cells.labels), np.bool_)
-    who = client if client is not None or not named else cells.clients[0]
+    if has_client_column:
+        rows = _rows_of(cells.clients, client, path)
+    else:
+        rows = np.ones(len(cells.labels), np.bool_)
+    person = client if client is not None or not has_client_column else cells.clients[0]
     share, prefix = source.holdout, table.HASH_PREFIX
-    if who is not None and in_holdout([who], share=share, hash_prefix=prefix)[0]:
-        raise InvalidValue("client", who, "is in the public holdout, and cannot take part")
+    if person is not None and in_holdout([person], share=share, hash_prefix=prefix)[0]:
+        raise InvalidValue("client", person, "is in the public holdout, and cannot take part")
     model = model_of(task)
-    labels = _labels(cells.labels[mine], source)
-    return RowsTrainer(task, table.scale(cells.features[mine], source.ranges), labels, model=model)
+    labels = _checked_labels(cells.labels[rows], source)
+    return RowsTrainer(task, table.scale(cells.features[rows], source.ranges), labels, model=model)
 
 
-def _rows_of(clients: list[str], client: str | None, path: Path) -> NDArray[np.bool_]:
-    present = sorted(set(clients))
-    if client is None and len(present) > 1:
-        more = ["..."] if len(present) > MAX_CLIENTS_LISTED else []
-        shown = ", ".join(present[:MAX_CLIENTS_LISTED] + more)
+def _rows_of(row_clients: list[str], client: str | None, path: Path) -> NDArray[np.bool_]:
+    """Return, for each row, whether it belongs to ``client``; None means the only client."""
+    clients = sorted(set(row_clients))
+    if client is None and len(clients) > 1:
+        more = ["..."] if len(clients) > MAX_CLIENTS_LISTED else []
+        names = ", ".join(clients[:MAX_CLIENTS_LISTED] + more)
         raise InvalidValue(
-            "client", None, f"{path.name} has rows of several clients: {shown}; name one"
+            "client", None, f"{path.name} has rows of several clients: {names}; name one"
         )
-    if client is not None and client not in present:
+    if client is not None and client not in clients:
         raise InvalidValue("client", client, f"has no rows in {path.name}")
-    return np.array([client is None or owner == client for owner in clients])
+    return np.array([client is None or row_client == client for row_client in row_clients])
 
 
-def _labels(raw: NDArray[np.float64], source: DataFile) -> NDArray[np.int64]:
+def _checked_labels(labels: NDArray[np.float64], source: DataFile) -> NDArray[np.int64]:
     classes = source.classes or 2  # the same default as ``model_of``
-    fits = (raw == np.floor(raw)) & (raw >= 0) & (raw < classes)
-    if not fits.all():
-        row = int(np.argmin(fits))
+    is_valid = (labels == np.floor(labels)) & (labels >= 0) & (labels < classes)
+    if not is_valid.all():
+        row = int(np.argmin(is_valid))
         raise InvalidCell(
-            f"column {source.label_column!r}", float(raw[row]), f"must be 0 to {classes - 1}"
+            f"column {source.label_column!r}", float(labels[row]), f"must be 0 to {classes - 1}"
         )
-    return raw.astype(np.int64)
+    return labels.astype(np.int64)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -170,7 +180,7 @@ class DatasetClients:
     model: Model
 
     @classmethod
-    def of(
+    def load(
         cls,
         task: Task,
         *,
@@ -179,14 +189,16 @@ class DatasetClients:
     ) -> DatasetClients:
         """Load the clients of the task's built-in data set, or of the table ``file``.
 
-        The table needs the columns that the task declares. The file that the task names is not
-        opened. ``allow_model`` is as in ``RowsTrainer``.
+        The table needs the columns that the task declares. The task also names a data file of the
+        operator; this file is not opened. ``allow_model`` is as in ``RowsTrainer``.
         """
         check_model_allowed(task, allow_model)
         source = task.data
         if file is not None:
             if not isinstance(source, DataFile):
-                raise InvalidValue("data", str(file), f"the campaign has built-in data: {source}")
+                raise InvalidValue(
+                    "data", str(file), f"the campaign uses the built-in data set {source}"
+                )
             task = replace(task, data=replace(source, file=str(Path(file).resolve())))
         elif isinstance(source, DataFile):
             raise InvalidValue("data", None, "the campaign learns from a table: name the file")

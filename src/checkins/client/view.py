@@ -1,7 +1,7 @@
-"""Parse and verify the view of a run, which is its public description from the service.
+"""Parse and verify the view of a run, which is the public description that the service sends.
 
-The view contains the sealed text, which holds all parameters of the campaign. The other fields of
-the view must agree with the sealed text.
+The view contains the sealed text, which holds all parameters of the campaign, and the seal, which
+is the hash of this text. The other fields of the view must agree with the sealed text.
 """
 
 from __future__ import annotations
@@ -23,17 +23,19 @@ from checkins.tasks.model import parameter_count
 
 
 class MalformedView(CheckinsError):
-    """The response body is no campaign view: a network error, or another service."""
+    """The response body is no view: something else responded, or it was damaged on the way."""
 
 
 @dataclass(frozen=True, slots=True)
 class CampaignView:
     """One run of a campaign: its sealed parameters and its progress.
 
-    ``next`` is the id of the following run, or None if there is none. ``entries`` is the length of
+    ``run`` is the number of the run, from 1. ``shapes`` has the shape of each tensor of the model.
+    ``epoch`` increases with each start of the service. ``entries`` is the number of lines of
     the population's ledger, and ``head`` is the hash of its last line. ``epoch``, ``slots_closed``
     and ``entries`` never decrease, so a device that has recorded larger values knows that the
     service was rolled back. Line ``entries`` of the ledger keeps its hash when the ledger grows.
+    ``next`` is the id of the following run, or None if there is none.
     """
 
     id: str
@@ -63,44 +65,48 @@ class CampaignView:
     def check(self, *, seal: str | None = None) -> None:
         """Raise if clients cannot join the campaign, or if its seal is not ``seal``.
 
-        None accepts any seal.
+        If ``seal`` is None, any seal is accepted.
         """
         if seal is not None and self.seal != seal:
             raise CampaignRefused("seal", self.seal, f"must be {seal}: this is another campaign")
         missing = self.campaign.missing
         if missing:
             raise CampaignRefused(
-                "campaign", self.id, f"clients cannot join it: it has no {', '.join(missing)}"
+                "campaign", self.id, f"clients cannot join, because it has no {', '.join(missing)}"
             )
 
     def sampler(self) -> DeviceSampler:
-        """Return the sampler of this campaign's reports. It is built once per campaign."""
-        return _sampler(self.campaign, self.dimension)
+        """Return the sampler, which clips, rounds and adds noise. It is built once per campaign."""
+        return _cached_sampler(self.campaign, self.dimension)
 
 
 @lru_cache(maxsize=8)
-def _sampler(campaign: Campaign, dimension: int) -> DeviceSampler:
+def _cached_sampler(campaign: Campaign, dimension: int) -> DeviceSampler:
     return sampler_of(campaign, dimension=dimension)
 
 
 @lru_cache(maxsize=8)
-def _campaign(text: str) -> Campaign:
+def _parse_sealed_text(text: str) -> Campaign:
     return campaign_from_canonical(text)
 
 
 @lru_cache(maxsize=8)
-def view_from(body: bytes) -> CampaignView:
-    """Parse a view; raise if its seal is not the hash of its sealed text."""
+def parse_view(body: bytes) -> CampaignView:
+    """Parse a view.
+
+    Raise ``MalformedView`` if ``body`` is not a view, and ``CampaignRefused`` if the seal is not
+    the hash of the sealed text or another field does not agree with the sealed text.
+    """
     try:
         values: wire.CampaignView = json.loads(body)
         text, seal = values["campaign"], values["seal"]
         if not isinstance(text, str) or not isinstance(seal, str):
             raise TypeError("campaign and seal must be strings")
     except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise MalformedView(f"no campaign view: {type(error).__name__}") from error
+        raise MalformedView(f"not a campaign view: {type(error).__name__}") from error
     if seal_of(text) != seal:
         raise CampaignRefused("seal", seal, f"must be {seal_of(text)}, the hash of its text")
-    campaign = _campaign(text)
+    campaign = _parse_sealed_text(text)
     try:
         view = CampaignView(
             id=str(values["id"]),
@@ -116,12 +122,12 @@ def view_from(body: bytes) -> CampaignView:
             epoch=int(values["epoch"]),
             slots_closed=int(values["slots_closed"]),
             entries=int(values["ledger"]["entries"]),
-            head=_hash(values["ledger"]["head"]),
+            head=_checked_hash(values["ledger"]["head"]),
             next=values["next"],
             server_time_s=wire.parse_time(values["server_time"]),
         )
         schedule, times = values["schedule"], view.timetable
-        agrees = (
+        is_consistent = (
             view.id == wire.run_id(seal, view.run)
             and 1 <= view.run <= campaign.repeats
             and int(values["dimension"]) == view.dimension
@@ -130,8 +136,8 @@ def view_from(body: bytes) -> CampaignView:
             and abs(wire.parse_time(schedule["start"]) - times.begins(1)) < 1e-3
         )
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
-        raise MalformedView(f"no campaign view: {type(error).__name__}: {error}") from error
-    if not agrees:
+        raise MalformedView(f"not a campaign view: {type(error).__name__}: {error}") from error
+    if not is_consistent:
         raise CampaignRefused("campaign", view.id, "the view does not agree with the sealed text")
     if not 1 <= view.dimension <= MOST_NUMBERS or not all(map(_is_shape, view.shapes.values())):
         raise CampaignRefused(
@@ -140,7 +146,7 @@ def view_from(body: bytes) -> CampaignView:
     return view
 
 
-def _hash(text: object) -> str:
+def _checked_hash(text: object) -> str:
     if not isinstance(text, str) or not SHA256.fullmatch(text):
         raise ValueError("the head of a ledger is 64 hexadecimal digits")
     return text

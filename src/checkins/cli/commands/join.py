@@ -120,7 +120,7 @@ def _trainer(view: CampaignView, given: GivenOptions, *, quiet: bool) -> Trainer
             file, client = given.texts["data"], given.texts.get("client")
             return trainer_of_file(task, file, client=client, allow_model=allowed)
         with terminal.spinner("loading the data set", quiet=quiet):
-            people = DatasetClients.of(task, allow_model=allowed)
+            people = DatasetClients.load(task, allow_model=allowed)
         return people.trainer(given.integer("row", default=1, most=len(people)) - 1)
 
 
@@ -248,7 +248,7 @@ def swarm(given: GivenOptions) -> None:
 
         with remote.errors_as_option_errors(given):
             file, allowed_model = given.texts.get("data"), given.texts.get("allow_model")
-            people = DatasetClients.of(remote.task_of(view), file=file, allow_model=allowed_model)
+            people = DatasetClients.load(remote.task_of(view), file=file, allow_model=allowed_model)
     if clients > len(people) and not given.values["reuse_clients"]:
         advice = "--reuse-clients lets several devices use the same rows"
         raise given.invalid("clients", f"the data have only {len(people):,} people; {advice}")
@@ -284,13 +284,13 @@ def _run_devices(
     """Run the devices in the first run and, with ``--follow``, in later runs."""
     import asyncio
 
-    from checkins.swarm import Tally, next_run, raise_open_files
+    from checkins.swarm import Tally, next_run, raise_open_file_limit
 
     results: list[dict[str, Any]] = []
     run: str | None = first_run
     while run is not None:
         devices, tally = devices_of(run), Tally()
-        raise_open_files(devices.clients + SPARE_OPEN_FILES)
+        raise_open_file_limit(devices.clients + SPARE_OPEN_FILES)
         loop = _loop_factory()
         with remote.errors_as_option_errors(given), asyncio.Runner(loop_factory=loop) as runner:
             runner.run(_run_with_progress(devices, tally, quiet=given.json))
@@ -357,7 +357,7 @@ def _result_numbers(devices: Swarm, tally: Tally) -> dict[str, Any]:
         "seal": devices.seal,
         "clients": devices.clients,
         "enrolled": tally.enrolled,
-        "outcomes": {name: tally.outcomes.get(name, 0) for name in devices.possible},
+        "outcomes": {name: tally.outcomes.get(name, 0) for name in devices.outcome_names},
         "failed": tally.failures.total(),
         "failures": [
             {"why": why, "clients": count} for why, count in tally.failures.most_common(10)
