@@ -114,8 +114,8 @@ def test_the_page_rounds_as_the_report_does(midway: Visit) -> None:
     values += [round(draw.uniform(0.0, 10.0), draw.randint(1, 6)) for _ in range(200)]
     told = midway.page.evaluate(
         """async (values) => {
-          const { up, down } = await import("/page/numbers.js");
-          return values.map((value) => [up(value), down(value)]);
+          const { roundUp, roundDown } = await import("/page/numbers.js");
+          return values.map((value) => [roundUp(value), roundDown(value)]);
         }""",
         values,
     )
@@ -180,7 +180,7 @@ def test_a_lost_connection_is_said_and_caught_up_with(browser: Browser) -> None:
         double.stop()
         wait_for_text(seen.page, "link-text", "Connection lost. Last heard")
         wait_for_text(seen.page, "said", "Connection lost")
-        assert "what was last heard" in text(seen.page, "notice")
+        assert "the last state that the server sent" in text(seen.page, "notice")
         for _ in range(6):
             double.release(run, told=False)
         double.start()

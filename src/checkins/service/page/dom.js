@@ -1,14 +1,14 @@
-// Functions that change the page. They insert text only as text, never as HTML.
+// Functions that change the elements of the page. Text is inserted as text, never as HTML.
 
 export const byId = (id) => document.getElementById(id);
 
 export const setText = (id, text) => {
-  const place = typeof id === "string" ? byId(id) : id;
-  if (place.textContent !== text) place.textContent = text;
+  const node = typeof id === "string" ? byId(id) : id;
+  if (node.textContent !== text) node.textContent = text;
 };
 
-export const show = (id, shown) => {
-  byId(id).hidden = !shown;
+export const show = (id, visible) => {
+  byId(id).hidden = !visible;
 };
 
 export const element = (tag, attributes = {}, ...children) => {
@@ -22,50 +22,53 @@ export const setChildren = (id, nodes) => {
   byId(id).replaceChildren(...nodes);
 };
 
-// Replaces the content only if it has changed, so that a reader's selection is kept.
-const known = new WeakMap();
-const write = (id, value, nodes) => {
+// Replaces the content of an element only if value has changed, so that a reader's selection is kept.
+// nodes() returns the new content.
+const lastValues = new WeakMap();
+const replaceIfChanged = (id, value, nodes) => {
   const key = JSON.stringify(value);
-  if (known.get(byId(id)) === key) return;
-  known.set(byId(id), key);
+  if (lastValues.get(byId(id)) === key) return;
+  lastValues.set(byId(id), key);
   setChildren(id, nodes());
 };
 
 export const setList = (id, sentences) => {
-  write(id, sentences, () => sentences.map((sentence) => element("li", {}, sentence)));
+  replaceIfChanged(id, sentences, () => sentences.map((sentence) => element("li", {}, sentence)));
 };
 
-// pairs: [term, text, true if the text is a hash]. Hashes are shown in a monospaced font.
+// Fills a <dl> element. pairs: [term, text, isHash], or null to leave out a pair. A hash is shown in a
+// monospaced font.
 export const setTerms = (id, pairs) => {
-  const present = pairs.filter((pair) => pair !== null);
-  write(id, present, () => present.flatMap(([term, text, hash]) => [
+  const shownPairs = pairs.filter((pair) => pair !== null);
+  replaceIfChanged(id, shownPairs, () => shownPairs.flatMap(([term, text, isHash]) => [
     element("dt", {}, term),
-    hash ? element("dd", {}, element("code", { class: "hash" }, text)) : element("dd", {}, text),
+    isHash ? element("dd", {}, element("code", { class: "hash" }, text)) : element("dd", {}, text),
   ]));
 };
 
-// Fills a table. Without rows, the <details> element around it is hidden.
-export const table = (id, heads, rows, caption) => {
+// Fills a table. columns: [{ name, number: true to align right }]. Without rows, the <details> element
+// around the table is hidden.
+export const setTable = (id, columns, rows, caption) => {
   byId(id).parentElement.hidden = rows.length === 0;
-  write(id, [heads, rows, caption], () => [tableOf(heads, rows, caption)]);
+  replaceIfChanged(id, [columns, rows, caption], () => [tableOf(columns, rows, caption)]);
 };
 
-const tableOf = (heads, rows, caption) => {
-  const cell = (tag, text, column) => {
-    const attributes = { "data-label": heads[column].name };
-    if (heads[column].number) attributes.class = "number";
+const tableOf = (columns, rows, caption) => {
+  const cell = (tag, text, index) => {
+    const attributes = { "data-label": columns[index].name };
+    if (columns[index].number) attributes.class = "number";
     if (tag === "th") attributes.scope = "col";
     return element(tag, attributes, text);
   };
   return element("table", {},
     element("caption", {}, caption),
-    element("thead", {}, element("tr", {}, ...heads.map((head, i) => cell("th", head.name, i)))),
+    element("thead", {}, element("tr", {}, ...columns.map((column, i) => cell("th", column.name, i)))),
     element("tbody", {}, ...rows.map((row) => element("tr", {}, ...row.map((text, i) => cell("td", text, i))))),
   );
 };
 
 // Shows a terminal command with a button that copies it.
-export const command = (id, text) => {
+export const setCommand = (id, text) => {
   const code = byId(id);
   setText(code, text);
   if (code.nextElementSibling !== null || !navigator.clipboard) return;
@@ -75,7 +78,7 @@ export const command = (id, text) => {
       await navigator.clipboard.writeText(code.textContent);
       setText(button, "Copied");
     } catch {
-      setText(button, "Select it");  // the browser does not allow it, so the reader must copy by hand
+      setText(button, "Select it");  // the browser does not allow copying, so the reader must select the text
     }
     setTimeout(() => setText(button, "Copy"), 1500);
   });

@@ -1,39 +1,39 @@
-// The two figures of a run: learning curve and epsilon.
+// The two figures of a run: its learning curve, and epsilon by the number of released slots.
 
-import { empty, plot } from "./chart.js";
-import { byId, setChildren, element, setText, table } from "./dom.js";
-import { count, finite, metric, metricName, nearest, slotCount, up } from "./numbers.js";
+import { showEmpty, plot } from "./chart.js";
+import { byId, setChildren, element, setText, setTable } from "./dom.js";
+import { formatCount, finiteOrNull, formatMetric, metricName, roundNearest, formatSlots, roundUp } from "./numbers.js";
 import * as words from "./words.js";
 
-const FIRST = ["auc", "accuracy", "loss"];  // the metric that is shown first
-const MOST_ROWS = 24;
+const METRIC_ORDER = ["auc", "accuracy", "loss"];  // the first of them that was measured is shown first
+const MAX_TABLE_ROWS = 24;
 
 let chosenMetric = null;
 
 const sorted = (map) => [...map].sort(([a], [b]) => a - b);
 
-// Returns at most MOST_ROWS evenly spaced rows, with the last row.
+// Returns at most MAX_TABLE_ROWS evenly spaced rows. The last row is always one of them.
 const evenlySpaced = (rows) => {
-  const step = Math.ceil(rows.length / MOST_ROWS);
+  const step = Math.ceil(rows.length / MAX_TABLE_ROWS);
   return rows.filter((_, i) => (rows.length - 1 - i) % Math.max(1, step) === 0);
 };
 
-const setHeadline = (id, text, small) => {
-  byId(id).replaceChildren(text, ...(small ? [" ", element("small", {}, small)] : []));
+const setHeadline = (id, text, subtitle) => {
+  byId(id).replaceChildren(text, ...(subtitle ? [" ", element("small", {}, subtitle)] : []));
 };
 
 const metricNames = (curve) => {
-  const found = new Set(curve.flatMap(([, metrics]) => Object.keys(metrics).filter((name) => finite(metrics[name]) !== null)));
-  return [...FIRST.filter((name) => found.has(name)), ...[...found].filter((name) => !FIRST.includes(name)).sort()];
+  const names = new Set(curve.flatMap(([, metrics]) => Object.keys(metrics).filter((name) => finiteOrNull(metrics[name]) !== null)));
+  return [...METRIC_ORDER.filter((name) => names.has(name)), ...[...names].filter((name) => !METRIC_ORDER.includes(name)).sort()];
 };
 
-const drawMetricButtons = (all, chosen, redraw) => {
-  const key = JSON.stringify([all, chosen]);
+const drawMetricButtons = (allMetrics, metric, redraw) => {
+  const key = JSON.stringify([allMetrics, metric]);
   if (byId("metrics").dataset.shown === key) return;
-  const focused = byId("metrics").contains(document.activeElement);
+  const hadFocus = byId("metrics").contains(document.activeElement);
   byId("metrics").dataset.shown = key;
-  const buttons = all.length < 2 ? [] : all.map((name) => {
-    const button = element("button", { type: "button", "aria-pressed": String(name === chosen) }, metricName(name));
+  const buttons = allMetrics.length < 2 ? [] : allMetrics.map((name) => {
+    const button = element("button", { type: "button", "aria-pressed": String(name === metric) }, metricName(name));
     button.addEventListener("click", () => {
       chosenMetric = name;
       redraw();
@@ -41,116 +41,117 @@ const drawMetricButtons = (all, chosen, redraw) => {
     return button;
   });
   setChildren("metrics", buttons);
-  if (focused) buttons[all.indexOf(chosen)]?.focus();  // the buttons were replaced, so restore the focus
+  if (hadFocus) buttons[allMetrics.indexOf(metric)]?.focus();  // the buttons were replaced, so restore the focus
 };
 
-const paddedRange = (values, bounded) => {
+const paddedRange = (values, isShare) => {
   const [low, high] = [values.reduce((a, b) => Math.min(a, b)), values.reduce((a, b) => Math.max(a, b))];
-  const room = 0.08 * (high - low) || Math.abs(high) * 0.1 || 1;
-  return bounded ? [Math.max(0, low - room), Math.min(1, high + room)] : [low - room, high + room];
+  const padding = 0.08 * (high - low) || Math.abs(high) * 0.1 || 1;
+  return isShare ? [Math.max(0, low - padding), Math.min(1, high + padding)] : [low - padding, high + padding];
 };
 
-// A stretched range of one point that lies on its end would have no height.
-const nonEmpty = ([low, high]) => (high > low ? [low, high] : [low - 0.5, high + 0.5]);
+// If all values are equal and lie at the end of [0, 1], the padded range could be empty.
+const nonEmptyRange = ([low, high]) => (high > low ? [low, high] : [low - 0.5, high + 0.5]);
 
-export const drawLearned = (feed, sealed, redraw) => {
+export const drawLearningCurve = (feed, sealedCampaign, redraw) => {
   const curve = sorted(feed.curve);
-  const all = metricNames(curve);
-  const chosen = all.includes(chosenMetric) ? chosenMetric : all[0];
-  drawMetricButtons(all, chosen, redraw);
-  if (chosen === undefined) {
-    setHeadline("learned", words.hasNoHoldout(sealed) ? "Not measured" : "Nothing yet");
+  const allMetrics = metricNames(curve);
+  const metric = allMetrics.includes(chosenMetric) ? chosenMetric : allMetrics[0];
+  drawMetricButtons(allMetrics, metric, redraw);
+  if (metric === undefined) {
+    setHeadline("learned", words.hasNoHoldout(sealedCampaign) ? "Not measured" : "Nothing yet");
     setText("learned-note", "");
-    empty(byId("curve"), words.noCurve(sealed, feed.view.slots_closed), byId("curve-read"));
-    table("curve-table", [], [], "");
+    showEmpty(byId("curve"), words.noCurve(sealedCampaign, feed.view.slots_closed), byId("curve-read"));
+    setTable("curve-table", [], [], "");
     return;
   }
-  const points = curve.map(([slots, metrics]) => [slots, finite(metrics[chosen])]).filter(([, y]) => y !== null);
+  const points = curve.map(([slots, metrics]) => [slots, finiteOrNull(metrics[metric])]).filter(([, y]) => y !== null);
   const [slots, value] = points.at(-1);
-  setHeadline("learned", metric(chosen, value), metricName(chosen));
-  setText("learned-note", `${slots > 0 ? `After ${slotCount(slots)}` : "Before the first slot"}, on a declared public holdout, rounded to nearest.`);
-  const share = chosen === "accuracy" || chosen === "auc";
+  setHeadline("learned", formatMetric(metric, value), metricName(metric));
+  setText("learned-note", `${slots > 0 ? `After ${formatSlots(slots)}` : "Before the first slot"}, on a declared public holdout, rounded to nearest.`);
+  const isShare = metric === "accuracy" || metric === "auc";
   plot(byId("curve"), {
-    lines: [{ points, look: "blue", dot: true }],
-    most: Math.max(1, finite(feed.view.schedule?.slots) ?? 1, slots),
-    range: nonEmpty(paddedRange(points.map(([, y]) => y), share)),
-    format: (y) => (chosen === "accuracy" ? `${nearest(100 * y, 3)} %` : nearest(Math.abs(y) < 1e-12 ? 0 : y, 3)),
-    label: `${metricName(chosen)} by slots released: from ${metric(chosen, points[0][1])} after ${slotCount(points[0][0])} to ${metric(chosen, value)} after ${count(slots)}`,
-    describe: ([x, y]) => `After ${slotCount(x)}: ${metricName(chosen)} ${metric(chosen, y)}.`,
+    lines: [{ points, className: "blue", dot: true }],
+    maxX: Math.max(1, finiteOrNull(feed.view.schedule?.slots) ?? 1, slots),
+    range: nonEmptyRange(paddedRange(points.map(([, y]) => y), isShare)),
+    format: (y) => (metric === "accuracy" ? `${roundNearest(100 * y, 3)} %` : roundNearest(Math.abs(y) < 1e-12 ? 0 : y, 3)),
+    label: `${metricName(metric)} by slots released: from ${formatMetric(metric, points[0][1])} after ${formatSlots(points[0][0])} to ${formatMetric(metric, value)} after ${formatCount(slots)}`,
+    describe: ([x, y]) => `After ${formatSlots(x)}: ${metricName(metric)} ${formatMetric(metric, y)}.`,
     readout: byId("curve-read"),
     caption: "Each point is a released model, evaluated on public rows.",
     xName: "slots released",
   });
-  table("curve-table",
-    [{ name: "slots", number: true }, ...all.map((name) => ({ name: metricName(name), number: true }))],
-    evenlySpaced(curve).map(([x, metrics]) => [count(x), ...all.map((name) => metric(name, metrics[name]))]),
+  setTable("curve-table",
+    [{ name: "slots", number: true }, ...allMetrics.map((name) => ({ name: metricName(name), number: true }))],
+    evenlySpaced(curve).map(([x, metrics]) => [formatCount(x), ...allMetrics.map((name) => formatMetric(name, metrics[name]))]),
     "Metrics on the public holdout, rounded to nearest",
   );
 };
 
-// Epsilon is known for some numbers of slots only. After k slots it is at most the epsilon of the next
-// larger of these numbers, so the curve is a step function that is never below the true epsilon.
+// Epsilon was computed only for some numbers of slots. After k slots, it is at most the epsilon of the
+// next larger number of slots that was computed. The curve is therefore a step function that is never
+// below the true epsilon. solid: the part that was released; planned: the part that is to come.
 const stepCurve = (epsilons, closed) => {
-  const past = epsilons.filter(([slots]) => slots <= closed);
-  const reached = epsilons.find(([slots]) => slots >= closed);
-  const solid = [...past];
-  if (reached !== undefined && closed > 0 && past.at(-1)?.[0] !== closed) solid.push([closed, reached[1]]);
+  const releasedPoints = epsilons.filter(([slots]) => slots <= closed);
+  const nextPoint = epsilons.find(([slots]) => slots >= closed);
+  const solid = [...releasedPoints];
+  if (nextPoint !== undefined && closed > 0 && releasedPoints.at(-1)?.[0] !== closed) solid.push([closed, nextPoint[1]]);
   if (solid.length > 0 && solid[0][0] > 0) solid.unshift([0, solid[0][1]]);
-  const ahead = epsilons.filter(([slots]) => slots > closed);
-  const from = solid.at(-1) ?? (ahead.length > 0 ? [0, ahead[0][1]] : undefined);
-  return { solid: closed > 0 ? solid : [], planned: ahead.length > 0 ? [from, ...ahead] : [] };
+  const plannedPoints = epsilons.filter(([slots]) => slots > closed);
+  const lastSolid = solid.at(-1) ?? (plannedPoints.length > 0 ? [0, plannedPoints[0][1]] : undefined);
+  return { solid: closed > 0 ? solid : [], planned: plannedPoints.length > 0 ? [lastSolid, ...plannedPoints] : [] };
 };
 
-export const drawSpent = (feed) => {
+export const drawPrivacyLoss = (feed) => {
   const { view } = feed;
-  const over = words.isOver(view.status);
-  const stated = over && view.slots_closed > 0 ? finite(view.certificate?.epsilon) : null;
-  const spent = stated ?? finite(view.spent?.epsilon);
-  const budget = finite(view.budget?.epsilon);
-  const closed = finite(view.slots_closed) ?? 0;
-  if (!(spent > 0)) setHeadline("spent", spent === null && closed > 0 ? "–" : "Nothing yet", budget === null ? "" : `budget ε ${nearest(budget)}`);
-  else setHeadline("spent", `ε ≤ ${up(spent)}`, budget === null ? "" : `of ${nearest(budget)}`);
-  setText("left", !(spent > 0) ? "" : words.left(view, spent));
-  setText("spent-note", words.terms(view));
-  const last = over ? closed : finite(view.affordable) ?? Infinity;
-  const epsilons = sorted(feed.spending).filter(([slots]) => slots <= last);
-  if (!over && !epsilons.some(([slots]) => slots > 0) && finite(view.certificate?.epsilon) !== null && last < Infinity) {
-    epsilons.push([last, view.certificate.epsilon]);  // no epsilon of fewer slots is known yet: the certificate is an upper bound
+  const isOver = words.isOver(view.status);
+  const certifiedEpsilon = isOver && view.slots_closed > 0 ? finiteOrNull(view.certificate?.epsilon) : null;
+  const epsilonSpent = certifiedEpsilon ?? finiteOrNull(view.spent?.epsilon);
+  const budget = finiteOrNull(view.budget?.epsilon);
+  const closed = finiteOrNull(view.slots_closed) ?? 0;
+  if (!(epsilonSpent > 0)) setHeadline("spent", epsilonSpent === null && closed > 0 ? "–" : "Nothing yet", budget === null ? "" : `budget ε ${roundNearest(budget)}`);
+  else setHeadline("spent", `ε ≤ ${roundUp(epsilonSpent)}`, budget === null ? "" : `of ${roundNearest(budget)}`);
+  setText("left", !(epsilonSpent > 0) ? "" : words.remainingBudget(view, epsilonSpent));
+  setText("spent-note", words.conditions(view));
+  const lastSlot = isOver ? closed : finiteOrNull(view.affordable) ?? Infinity;
+  const epsilons = sorted(feed.spending).filter(([slots]) => slots <= lastSlot);
+  if (!isOver && !epsilons.some(([slots]) => slots > 0) && finiteOrNull(view.certificate?.epsilon) !== null && lastSlot < Infinity) {
+    epsilons.push([lastSlot, view.certificate.epsilon]);  // no other epsilon is known yet, and the certificate is an upper bound for fewer slots
   }
-  if (over && spent !== null && closed > 0) {  // the certificate covers what was released
+  if (isOver && epsilonSpent !== null && closed > 0) {  // the certificate covers what was released
     if (epsilons.at(-1)?.[0] === closed) epsilons.pop();
-    epsilons.push([closed, spent]);
+    epsilons.push([closed, epsilonSpent]);
   }
   if (epsilons.length === 0) {
-    empty(byId("spending"), "No epsilon yet. It is shown from the first release on.", byId("spending-read"));
-    table("spending-table", [], [], "");
+    showEmpty(byId("spending"), "No epsilon yet. It is shown from the first release on.", byId("spending-read"));
+    setTable("spending-table", [], [], "");
     return;
   }
   const { solid, planned } = stepCurve(epsilons, closed);
-  const top = Math.max(budget ?? 0, ...epsilons.map(([, y]) => y)) || 1;
+  const largest = Math.max(budget ?? 0, ...epsilons.map(([, y]) => y)) || 1;
   const adjacency = words.adjacencyShort(view.certificate?.adjacency ?? view.budget?.adjacency);
   const caption = planned.length > 0
     ? "Solid: released slots. Dashed: slots to come. Epsilon is rounded up."
     : "Epsilon of all releases together, rounded up.";
   plot(byId("spending"), {
     lines: [
-      { points: planned, look: "blue planned", steps: true },
-      { points: solid, look: "blue", steps: true, dot: true, mute: true },
-      { points: epsilons, look: "hidden" },
+      { points: planned, className: "blue planned", steps: true },
+      { points: solid, className: "blue", steps: true, dot: true, skipPointer: true },
+      { points: epsilons, className: "hidden" },
     ],
-    limit: budget === null ? undefined : { y: budget, text: `budget ${nearest(budget)}` },
-    most: Math.max(1, finite(view.schedule?.slots) ?? 1, epsilons.at(-1)[0]),
-    range: [0, 1.06 * top],
-    format: (y) => nearest(y, 3),
-    label: `ε by slots released, upper bounds (${adjacency}): ${!(spent > 0) ? "nothing released yet" : `at most ${up(spent)} after ${slotCount(closed)}`}${budget === null ? "" : `; the budget is ${nearest(budget)}`}`,
-    describe: ([x, y]) => `After ${slotCount(x)}: ε ≤ ${up(y)} (${adjacency}, rounded up).`,
+    limit: budget === null ? undefined : { y: budget, text: `budget ${roundNearest(budget)}` },
+    maxX: Math.max(1, finiteOrNull(view.schedule?.slots) ?? 1, epsilons.at(-1)[0]),
+    range: [0, 1.06 * largest],
+    format: (y) => roundNearest(y, 3),
+    label: `ε by slots released, upper bounds (${adjacency}): ${!(epsilonSpent > 0) ? "nothing released yet" : `at most ${roundUp(epsilonSpent)} after ${formatSlots(closed)}`}${budget === null ? "" : `; the budget is ${roundNearest(budget)}`}`,
+    describe: ([x, y]) => `After ${formatSlots(x)}: ε ≤ ${roundUp(y)} (${adjacency}, rounded up).`,
     readout: byId("spending-read"),
     caption,
     xName: "slots released",
   });
-  table("spending-table",
+  setTable("spending-table",
     [{ name: "slots", number: true }, { name: "ε at most", number: true }, { name: "state" }],
-    evenlySpaced(epsilons).map(([x, y]) => [count(x), up(y), x <= closed ? "released" : "to come"]),
-    `ε rounded up, ${adjacency}, δ = ${nearest(view.budget?.delta)}`,
+    evenlySpaced(epsilons).map(([x, y]) => [formatCount(x), roundUp(y), x <= closed ? "released" : "to come"]),
+    `ε rounded up, ${adjacency}, δ = ${roundNearest(view.budget?.delta)}`,
   );
 };

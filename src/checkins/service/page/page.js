@@ -1,23 +1,24 @@
-// The live page: opens a campaign or the list, draws it, and announces changes to screen readers.
+// The live page: opens a run or the list of runs, draws it, and announces changes to screen readers.
+// The fragment of the page's address is the id of the run. Without a fragment, the list is shown.
 
 import { byId, setChildren, element, setText, show } from "./dom.js";
-import { Feed, read } from "./feed.js";
-import { drawLearned, drawSpent } from "./figures.js";
-import { drawNow } from "./now.js";
-import { count, duration, finite } from "./numbers.js";
-import { drawCertificate, drawLedger, drawPart, drawSeal } from "./records.js";
+import { Feed, fetchJson } from "./feed.js";
+import { drawLearningCurve, drawPrivacyLoss } from "./figures.js";
+import { drawCurrentState } from "./now.js";
+import { formatCount, formatDuration, finiteOrNull } from "./numbers.js";
+import { drawCertificate, drawLedger, drawJoin, drawSeal } from "./records.js";
 import * as words from "./words.js";
 
 const TICK_MS = 100;
-const LIST_AGAIN_S = 15;  // only while the list is shown
+const LIST_REFRESH_S = 15;  // only while the list is shown
 
 let feed = null;
-let sealed = null;
-let frame = 0;
-let announced = "";
+let sealedCampaign = null;
+let frameRequest = 0;
+let lastAnnouncement = "";
 let listTimer = 0;
 
-const wantedRun = () => {
+const runInAddress = () => {
   try {
     return decodeURIComponent(location.hash.slice(1));
   } catch {
@@ -25,7 +26,7 @@ const wantedRun = () => {
   }
 };
 
-const parsed = (text) => {
+const parseObject = (text) => {
   try {
     const value = JSON.parse(text);
     return value !== null && typeof value === "object" ? value : null;
@@ -35,37 +36,37 @@ const parsed = (text) => {
 };
 
 const announce = (text) => {
-  if (text === announced) return;
-  announced = text;
+  if (text === lastAnnouncement) return;
+  lastAnnouncement = text;
   setText("said", text);
 };
 
-const progressOf = (one) => {
-  const runs = finite(one.repeats) > 1 ? `run ${count(one.run)} of ${count(one.repeats)}, ` : "";
-  return `${runs}${count(one.slots_closed)} of ${count(one.slots)} slots`;
+const progressText = (run) => {
+  const runs = finiteOrNull(run.repeats) > 1 ? `run ${formatCount(run.run)} of ${formatCount(run.repeats)}, ` : "";
+  return `${runs}${formatCount(run.slots_closed)} of ${formatCount(run.slots)} slots`;
 };
 
-const link = (one) => `#${encodeURIComponent(one.id)}`;
+const runAddress = (run) => `#${encodeURIComponent(run.id)}`;
 
 const drawList = (campaigns) => {
-  setChildren("campaigns", campaigns.map((one) => element("li", {}, element("a", { href: link(one) },
-    element("strong", {}, words.textOr(one.name, one.id)),
-    element("span", { class: "badge", "data-status": words.textOr(one.status) }, words.status(one.status)),
-    element("span", { class: "soft" }, progressOf(one)),
+  setChildren("campaigns", campaigns.map((run) => element("li", {}, element("a", { href: runAddress(run) },
+    element("strong", {}, words.textOr(run.name, run.id)),
+    element("span", { class: "badge", "data-status": words.textOr(run.status) }, words.status(run.status)),
+    element("span", { class: "soft" }, progressText(run)),
   ))));
 };
 
-const drawOthers = (campaigns, open) => {
-  const others = campaigns.filter((one) => one.id !== open);
-  setChildren("others", others.length === 0 ? [] : [element("a", { href: "#" }, `All campaigns (${count(campaigns.length)})`)]);
+const drawListLink = (campaigns, openRun) => {
+  const otherRuns = campaigns.filter((run) => run.id !== openRun);
+  setChildren("others", otherRuns.length === 0 ? [] : [element("a", { href: "#" }, `All campaigns (${formatCount(campaigns.length)})`)]);
 };
 
 const drawLink = () => {
-  const ago = duration(Math.floor((Date.now() - (feed?.lastHeard ?? Date.now())) / 1000));
+  const silence = formatDuration(Math.floor((Date.now() - (feed?.lastMessageMs ?? Date.now())) / 1000));
   const state = feed?.state ?? "list";
   const texts = {
     connecting: "Connecting", live: "Live", over: "Over", gone: "Not here", list: "",
-    lost: feed?.view ? `Connection lost. Last heard ${ago} ago. Trying again.` : "No response. Trying again.",
+    lost: feed?.view ? `Connection lost. Last heard ${silence} ago. Trying again.` : "No response. Trying again.",
   };
   byId("link").dataset.state = state;
   setText("link-text", texts[state]);
@@ -74,34 +75,34 @@ const drawLink = () => {
 const drawNotice = () => {
   const { view, state } = feed;
   const next = words.isOver(view.status) && typeof view.next === "string" ? view.next : null;
-  const place = byId("notice");
+  const notice = byId("notice");
   const text = state === "lost"
-    ? "The connection is lost. The page shows what was last heard from the server. Only the clock goes on."
+    ? "The connection is lost. The page shows the last state that the server sent. Only the clock goes on."
     : next !== null ? "This run is over. "
-    : view.status === "stopped" ? words.stopped(view)
-    : words.holding(view);
-  place.hidden = text === "";
-  place.replaceChildren(text, ...(next !== null && state !== "lost" ? [element("a", { href: `#${encodeURIComponent(next)}` }, "Open the next run")] : []));
+    : view.status === "stopped" ? words.stopReason(view)
+    : words.holdNotice(view);
+  notice.hidden = text === "";
+  notice.replaceChildren(text, ...(next !== null && state !== "lost" ? [element("a", { href: `#${encodeURIComponent(next)}` }, "Open the next run")] : []));
 };
 
 const announceState = () => {
   const { view, state } = feed;
   if (state === "lost") return announce("Connection lost. Trying again.");
   const name = words.textOr(view.name, feed.id);
-  const slots = finite(view.schedule?.slots) ?? 0;
+  const slots = finiteOrNull(view.schedule?.slots) ?? 0;
   const tenths = slots > 0 ? Math.floor((10 * view.slots_closed) / slots) : 0;
-  if (words.isOnHold(view)) return announce(`${name}: on hold. ${words.holding(view)}`);
-  const far = view.status === "running" && tenths > 0 ? `, ${10 * tenths} % of the slots released` : "";
-  return announce(`${name}: ${words.status(view.status)}${far}.`);
+  if (words.isOnHold(view)) return announce(`${name}: on hold. ${words.holdNotice(view)}`);
+  const progress = view.status === "running" && tenths > 0 ? `, ${10 * tenths} % of the slots released` : "";
+  return announce(`${name}: ${words.status(view.status)}${progress}.`);
 };
 
 const draw = () => {
-  frame = 0;
+  frameRequest = 0;
   drawLink();
   if (feed === null) return;
   if (feed.state === "gone") {
     const id = feed.id;
-    leave();
+    closeFeed();
     openList(`There is no campaign ${id} here.`);
     return;
   }
@@ -112,50 +113,50 @@ const draw = () => {
   const name = words.textOr(view.name, feed.id);
   document.title = `${name} · checkins`;
   setText("name", name);
-  setText("kind", words.kind(view));
-  setText("lede", words.lede(view, sealed));
+  setText("kind", words.subtitle(view));
+  setText("lede", words.introduction(view, sealedCampaign));
   drawNotice();
-  drawNow(view, sealed, true);
-  drawLearned(feed, sealed, redrawSoon);
-  drawSpent(feed);
+  drawCurrentState(view, sealedCampaign, true);
+  drawLearningCurve(feed, sealedCampaign, redrawSoon);
+  drawPrivacyLoss(feed);
   drawCertificate(view);
   drawLedger(feed);
-  drawSeal(view, sealed);
-  drawPart(feed, sealed);
+  drawSeal(view, sealedCampaign);
+  drawJoin(feed, sealedCampaign);
   announceState();
 };
 
 const redrawSoon = () => {
-  if (frame === 0) frame = requestAnimationFrame(draw);
+  if (frameRequest === 0) frameRequest = requestAnimationFrame(draw);
 };
 
-const feedChanged = (from) => {
-  if (from !== feed) return;
-  if (feed.view !== null && sealed === null) sealed = parsed(feed.view.campaign);
+const feedChanged = (changedFeed) => {
+  if (changedFeed !== feed) return;
+  if (feed.view !== null && sealedCampaign === null) sealedCampaign = parseObject(feed.view.campaign);
   redrawSoon();
 };
 
-const leave = () => {
+const closeFeed = () => {
   feed?.close();
   feed = null;
-  sealed = null;
+  sealedCampaign = null;
 };
 
 const openCampaign = (id) => {
-  leave();
+  closeFeed();
   clearTimeout(listTimer);
   feed = new Feed(id, feedChanged);
   drawLink();
 };
 
-// note: a message that stays until the reader opens something.
+// note: a message that stays until the reader opens a run.
 const openList = async (note = "") => {
   clearTimeout(listTimer);
   document.title = "checkins";
   let campaigns = null;
   try {
-    const answer = await read("campaigns");
-    campaigns = (Array.isArray(answer.campaigns) ? answer.campaigns : []).filter((one) => typeof one?.id === "string");
+    const listing = await fetchJson("campaigns");
+    campaigns = (Array.isArray(listing.campaigns) ? listing.campaigns : []).filter((run) => typeof run?.id === "string");
   } catch {
     campaigns = null;
   }
@@ -167,29 +168,29 @@ const openList = async (note = "") => {
   show("campaign", false);
   show("list", true);
   drawLink();
-  const trouble = campaigns === null ? "No response from the server. Trying again." : "";
-  const none = campaigns?.length === 0 ? "No campaign yet. The operator starts one with: checkins serve campaign.toml" : "";
-  const message = [note, trouble || none].filter(Boolean).join(" ");
+  const connectionError = campaigns === null ? "No response from the server. Trying again." : "";
+  const noCampaign = campaigns?.length === 0 ? "No campaign yet. The operator starts one with: checkins serve campaign.toml" : "";
+  const message = [note, connectionError || noCampaign].filter(Boolean).join(" ");
   show("list-note", message !== "");
   setText("list-note", message);
-  announce(message || `${count(campaigns?.length)} campaigns.`);
+  announce(message || `${formatCount(campaigns?.length)} campaigns.`);
   if (campaigns !== null) drawList(campaigns);
   setChildren("others", []);
-  listTimer = setTimeout(() => openList(note), 1000 * (campaigns === null ? 3 : LIST_AGAIN_S));
+  listTimer = setTimeout(() => openList(note), 1000 * (campaigns === null ? 3 : LIST_REFRESH_S));
 };
 
 const followAddress = async () => {
-  if (feed !== null && feed.id === wantedRun()) return;
-  leave();
-  if (wantedRun() === "") {
+  if (feed !== null && feed.id === runInAddress()) return;
+  closeFeed();
+  if (runInAddress() === "") {
     await openList();
     return;
   }
-  openCampaign(wantedRun());
-  const mine = feed;
+  openCampaign(runInAddress());
+  const openedFeed = feed;
   try {
-    const answer = await read("campaigns");
-    if (feed === mine) drawOthers(Array.isArray(answer.campaigns) ? answer.campaigns : [], feed.id);
+    const listing = await fetchJson("campaigns");
+    if (feed === openedFeed) drawListLink(Array.isArray(listing.campaigns) ? listing.campaigns : [], feed.id);
   } catch {
     // the feed reports that there is no response
   }
@@ -199,7 +200,7 @@ setInterval(() => {
   if (document.hidden || feed === null) return;
   feed.checkOverdue();
   drawLink();
-  if (feed.view !== null) drawNow(feed.view, sealed);
+  if (feed.view !== null) drawCurrentState(feed.view, sealedCampaign);
 }, TICK_MS);
 addEventListener("hashchange", followAddress);
 addEventListener("online", () => feed?.wake());

@@ -1,23 +1,23 @@
 // Shows a plan: the recommended design, its curves, the Pareto front, and the next steps.
 
-import { byId, command, setTerms, setChildren, setList, element, setText, table } from "./dom.js";
-import { count, duration, finite, nearest, slotCount, up } from "./numbers.js";
+import { byId, setCommand, setTerms, setChildren, setList, element, setText, setTable } from "./dom.js";
+import { formatCount, formatDuration, finiteOrNull, roundNearest, formatSlots, roundUp } from "./numbers.js";
 import { figure } from "./plan-chart.js";
-import * as planned from "./plan-words.js";
+import * as planWords from "./plan-words.js";
 import * as words from "./words.js";
 
-const TALL = 300;
-const FLAT = 200;
-const HEADLINES = 5;
-const SPENDS_LESS = 0.9;
+const CURVES_HEIGHT_PX = 300;
+const FRONT_HEIGHT_PX = 200;
+const MAIN_NUMBERS = 5;  // the other numbers are in a <details> element
+const LOWER_EPSILON_FACTOR = 0.9;  // a design with less than this part of the recommended epsilon is orange
 
-let latest = null;
-let key = "";
+let latestPlan = null;
+let latestQuery = "";
 let markSlots = () => {};
 let markBudget = () => {};
 
-const list = (value) => (Array.isArray(value) ? value.filter((one) => one !== null && typeof one === "object") : []);
-const few = (value) => nearest(value, 3);
+const objectsIn = (value) => (Array.isArray(value) ? value.filter((item) => item !== null && typeof item === "object") : []);
+const threeDigits = (value) => roundNearest(value, 3);
 
 // Three numbers that stay visible below the sliders on a phone.
 const drawBrief = (slots, noise, proxy) => {
@@ -26,173 +26,174 @@ const drawBrief = (slots, noise, proxy) => {
 };
 
 const drawRecommended = (design, question) => {
-  setText("label", planned.label(design));
-  setText("budget-said", `budget ε ${nearest(question?.epsilon)}, δ ${nearest(question?.delta)}`);
-  setText("in-words", planned.inWords(design));
-  const all = planned.numbers(design);
-  setChildren("numbers", all.slice(0, HEADLINES).map(([name, text, unit]) => element("div", {},
+  setText("label", planWords.label(design));
+  setText("budget-said", `budget ε ${roundNearest(question?.epsilon)}, δ ${roundNearest(question?.delta)}`);
+  setText("in-words", planWords.describeDesign(design));
+  const numbers = planWords.designNumbers(design);
+  setChildren("numbers", numbers.slice(0, MAIN_NUMBERS).map(([name, text, unit]) => element("div", {},
     element("dt", {}, name), element("dd", {}, text, ...(unit ? [element("small", {}, ` ${unit}`)] : [])))));
-  setTerms("all-numbers", all.slice(HEADLINES));
-  drawBrief(count(design.slots), few(design.noise_per_step), few(design.proxy));
+  setTerms("all-numbers", numbers.slice(MAIN_NUMBERS));
+  drawBrief(formatCount(design.slots), threeDigits(design.noise_per_step), threeDigits(design.proxy));
 };
 
 const panels = (design) => [
-  { of: (row) => row.proxy, name: `Proxy: ${planned.proxyName(design)}`, format: few, look: "blue" },
-  { of: (row) => row.noise_per_step, name: "Noise of one step (× clipping norm)", format: few, look: "orange" },
+  { of: (row) => row.proxy, name: `Proxy: ${planWords.proxyName(design)}`, format: threeDigits, className: "blue" },
+  { of: (row) => row.noise_per_step, name: "Noise of one step (× clipping norm)", format: threeDigits, className: "orange" },
 ];
 
-const nearestRow = (rows, of, value) => (rows.length === 0 || !(value > 0) ? undefined
-  : rows.reduce((best, row) => (Math.abs(Math.log(of(row) / value)) < Math.abs(Math.log(of(best) / value)) ? row : best)));
+const nearestRow = (rows, xOf, value) => (rows.length === 0 || !(value > 0) ? undefined
+  : rows.reduce((best, row) => (Math.abs(Math.log(xOf(row) / value)) < Math.abs(Math.log(xOf(best) / value)) ? row : best)));
 
 const drawSlots = (plan) => {
-  const rows = list(plan.curves?.slots);
+  const rows = objectsIn(plan.curves?.slots);
   const design = plan.recommended;
   const chosen = nearestRow(rows, (row) => row.slots, design.slots);
   setText("slots-note", "The same budget; the noise is calibrated for each number of slots. Lower is better.");
   markSlots = figure(byId("by-slots"), {
-    rows, chosen, panels: panels(design), height: TALL,
-    x: { of: (row) => row.slots, name: "slots", format: (x) => (x >= 10000 ? few(x / 1000) + "k" : count(x)) },
-    describe: planned.bySlots, readout: byId("by-slots-read"),
-    caption: chosen === undefined ? "" : `Recommended: ${planned.bySlots(chosen)}`,
-    label: `Proxy and noise of one step by slots; the recommended design has ${count(design.slots)}`,
+    rows, chosen, panels: panels(design), height: CURVES_HEIGHT_PX,
+    x: { of: (row) => row.slots, name: "slots", format: (x) => (x >= 10000 ? threeDigits(x / 1000) + "k" : formatCount(x)) },
+    describe: planWords.describeSlotsRow, readout: byId("by-slots-read"),
+    caption: chosen === undefined ? "" : `Recommended: ${planWords.describeSlotsRow(chosen)}`,
+    label: `Proxy and noise of one step by slots; the recommended design has ${formatCount(design.slots)}`,
   });
-  table("by-slots-table",
+  setTable("by-slots-table",
     [{ name: "slots", number: true }, { name: "proxy", number: true }, { name: "noise of a step", number: true }, { name: "dummies", number: true }],
-    rows.map((row) => [count(row.slots), few(row.proxy), few(row.noise_per_step), planned.share(row.dummies_share)]),
+    rows.map((row) => [formatCount(row.slots), threeDigits(row.proxy), threeDigits(row.noise_per_step), planWords.formatShare(row.dummies_share)]),
     "Rounded to nearest",
   );
 };
 
 const drawBudget = (plan) => {
-  const rows = list(plan.curves?.budget);
+  const rows = objectsIn(plan.curves?.budget);
   const design = plan.recommended;
-  const chosen = nearestRow(rows, (row) => row.epsilon, finite(plan.question?.epsilon));
+  const chosen = nearestRow(rows, (row) => row.epsilon, finiteOrNull(plan.question?.epsilon));
   setText("budget-note", "The same design with other budgets. Lower is better.");
   markBudget = figure(byId("by-budget"), {
-    rows, chosen, panels: panels(design), height: TALL,
-    x: { of: (row) => row.epsilon, name: "ε of the budget", format: few },
-    describe: planned.byBudget, readout: byId("by-budget-read"),
-    caption: chosen === undefined ? "" : `Asked for: ${planned.byBudget(chosen)}`,
-    label: `Proxy and noise of one step by budget; asked for ε ${nearest(plan.question?.epsilon)}`,
+    rows, chosen, panels: panels(design), height: CURVES_HEIGHT_PX,
+    x: { of: (row) => row.epsilon, name: "ε of the budget", format: threeDigits },
+    describe: planWords.describeBudgetRow, readout: byId("by-budget-read"),
+    caption: chosen === undefined ? "" : `Asked for: ${planWords.describeBudgetRow(chosen)}`,
+    label: `Proxy and noise of one step by budget; asked for ε ${roundNearest(plan.question?.epsilon)}`,
   });
-  table("by-budget-table",
+  setTable("by-budget-table",
     [{ name: "ε", number: true }, { name: "proxy", number: true }, { name: "noise of a step", number: true }],
-    rows.map((row) => [few(row.epsilon), few(row.proxy), few(row.noise_per_step)]),
+    rows.map((row) => [threeDigits(row.epsilon), threeDigits(row.proxy), threeDigits(row.noise_per_step)]),
     "Rounded to nearest",
   );
 };
 
-const same = (a, b) => JSON.stringify(a) === JSON.stringify(b);
+const isSame = (a, b) => JSON.stringify(a) === JSON.stringify(b);
 
 const drawFront = (plan) => {
-  const designs = list(plan.front);
-  const chosen = designs.find((design) => same(design, plan.recommended));
-  const load = (design) => design.upload_bytes_per_client;
-  const cheap = (design) => design.epsilon < SPENDS_LESS * plan.recommended?.epsilon;
+  const designs = objectsIn(plan.front);
+  const chosen = designs.find((design) => isSame(design, plan.recommended));
+  const uploadBytes = (design) => design.upload_bytes_per_client;
+  const spendsLess = (design) => design.epsilon < LOWER_EPSILON_FACTOR * plan.recommended?.epsilon;
   setText("front-note", "No other design is better than one of these in accuracy, duration, upload and privacy at once.");
   figure(byId("front"), {
-    rows: designs, chosen, scatter: true, height: FLAT,
-    panels: [{ of: (design) => design.proxy, name: "Proxy", format: few, look: (design) => (cheap(design) ? "orange" : "blue") }],
-    x: { of: load, name: "mean upload per client in bytes", format: (x) => planned.bytes(x) },
-    describe: (design) => planned.inFront(design, designs.indexOf(design) + 1), readout: byId("front-read"),
-    caption: `Each point is a design; the filled one is recommended.${designs.some(cheap) ? " Orange: epsilon is at least 10 % lower." : ""}`,
-    label: `${count(designs.length)} designs by proxy and mean upload per client`,
+    rows: designs, chosen, scatter: true, height: FRONT_HEIGHT_PX,
+    panels: [{ of: (design) => design.proxy, name: "Proxy", format: threeDigits, className: (design) => (spendsLess(design) ? "orange" : "blue") }],
+    x: { of: uploadBytes, name: "mean upload per client in bytes", format: (x) => planWords.formatBytes(x) },
+    describe: (design) => planWords.describeFrontDesign(design, designs.indexOf(design) + 1), readout: byId("front-read"),
+    caption: `Each point is a design; the filled one is recommended.${designs.some(spendsLess) ? " Orange: epsilon is at least 10 % lower." : ""}`,
+    label: `${formatCount(designs.length)} designs by proxy and mean upload per client`,
   });
   const rows = designs.map((design, i) => element("tr", design === chosen ? { class: "chosen" } : {},
     ...[
-      [`${i + 1}. ${planned.label(design)}${design === chosen ? " (recommended)" : ""}`], [few(design.proxy), 1],
-      [few(design.noise_per_step), 1], [up(design.epsilon, 3), 1], [duration(design.duration_s), 1], [planned.bytes(load(design)), 1],
-    ].map(([text, number]) => element("td", number ? { class: "number" } : {}, text)),
+      [`${i + 1}. ${planWords.label(design)}${design === chosen ? " (recommended)" : ""}`], [threeDigits(design.proxy), 1],
+      [threeDigits(design.noise_per_step), 1], [roundUp(design.epsilon, 3), 1], [formatDuration(design.duration_s), 1], [planWords.formatBytes(uploadBytes(design)), 1],
+    ].map(([text, isNumber]) => element("td", isNumber ? { class: "number" } : {}, text)),
   ));
-  const heads = ["design", "proxy", "noise of a step", "ε at most", "takes", "a client sends"];
+  const columnNames = ["design", "proxy", "noise of a step", "ε at most", "takes", "a client sends"];
   setChildren("front-table", [element("table", {},
-    element("thead", {}, element("tr", {}, ...heads.map((name, i) => element("th", { scope: "col", ...(i ? { class: "number" } : {}) }, name)))),
+    element("thead", {}, element("tr", {}, ...columnNames.map((name, i) => element("th", { scope: "col", ...(i ? { class: "number" } : {}) }, name)))),
     element("tbody", {}, ...rows),
   )]);
 };
 
 const drawReasons = (plan) => {
-  setChildren("reasons", list(plan.reasons).map((one) => element("li", {}, words.textOr(one.sentence),
-    ...(typeof one.theorem === "string" && one.theorem !== "" ? [element("cite", {}, one.theorem)] : []))));
-  setChildren("cases", list(plan.sensitivity).map((one) => element("li", {},
-    element("b", {}, count(one.population), element("small", {}, planned.factor(one.factor))), element("span", {}, planned.case_(one)))));
+  setChildren("reasons", objectsIn(plan.reasons).map((item) => element("li", {}, words.textOr(item.sentence),
+    ...(typeof item.theorem === "string" && item.theorem !== "" ? [element("cite", {}, item.theorem)] : []))));
+  setChildren("cases", objectsIn(plan.sensitivity).map((item) => element("li", {},
+    element("b", {}, formatCount(item.population), element("small", {}, planWords.populationFactor(item.factor))), element("span", {}, planWords.caseText(item)))));
 };
 
-const drawPromise = (plan) => {
+const drawCertificate = (plan) => {
   const certificate = plan.certificate ?? null;
-  setText("claim", words.claim(certificate));
+  setText("claim", words.guarantee(certificate));
   setTerms("certificate", certificate === null ? [] : [
-    ["Interval", words.interval(certificate)],
+    ["Interval", words.epsilonInterval(certificate)],
     ["Neighbours", `${words.neighbours(certificate.adjacency)}.`],
     ["Method", `${words.method(certificate.method)}.`],
     ["Against the server", words.againstServer(certificate)],
   ]);
-  const assumed = (Array.isArray(certificate?.assumptions) ? certificate.assumptions : []).filter((one) => typeof one === "string");
-  setList("assumptions", assumed.length > 0 ? assumed : ["The server states no assumption."]);
+  const assumptions = (Array.isArray(certificate?.assumptions) ? certificate.assumptions : []).filter((item) => typeof item === "string");
+  setList("assumptions", assumptions.length > 0 ? assumptions : ["The server states no assumption."]);
 };
 
-const OPTION = {
+const OPTION_NAMES = {
   availability_s: "availability", uplink_bytes_per_s: "uplink", updates_per_s: "updates-per-second", duration_s: "duration",
   repeats: "campaigns", noise_at: "noise-at",
 };
-const option = (name) => `--${OPTION[name] ?? name}`;
-const drawNext = (plan) => {
-  const texts = [...new URLSearchParams(key)].map(([name, value]) => `${option(name)} ${value}`);
-  command("again", `checkins plan ${texts.join(" ")} --out campaign.toml`);
-  command("check", "checkins check campaign.toml");
+const optionOf = (name) => `--${OPTION_NAMES[name] ?? name}`;
+const drawNextSteps = (plan) => {
+  const options = [...new URLSearchParams(latestQuery)].map(([name, value]) => `${optionOf(name)} ${value}`);
+  setCommand("again", `checkins plan ${options.join(" ")} --out campaign.toml`);
+  setCommand("check", "checkins check campaign.toml");
   setText("toml", words.textOr(plan.campaign, ""));
 };
 
 export const redraw = () => {
-  if (latest === null) return;
-  drawSlots(latest);
-  drawBudget(latest);
-  drawFront(latest);
+  if (latestPlan === null) return;
+  drawSlots(latestPlan);
+  drawBudget(latestPlan);
+  drawFront(latestPlan);
 };
 
-export const drawPlan = (plan, asked) => {
-  latest = plan;
-  key = asked;
+export const drawPlan = (plan, query) => {
+  latestPlan = plan;
+  latestQuery = query;
   drawRecommended(plan.recommended, plan.question);
   drawReasons(plan);
-  drawPromise(plan);
-  drawNext(plan);
+  drawCertificate(plan);
+  drawNextSteps(plan);
   redraw();
 };
 
-// Interpolates a curve on logarithmic axes. Returns null outside of the curve.
-const between = (rows, of, x, name) => {
-  const next = rows.findIndex((row) => of(row) >= x);
-  if (next < 0 || !(x > 0) || (next === 0 && of(rows[0]) !== x)) return null;
+// Interpolates the field name of the rows at x, on logarithmic axes. Returns null outside of the curve.
+const interpolate = (rows, xOf, x, name) => {
+  const next = rows.findIndex((row) => xOf(row) >= x);
+  if (next < 0 || !(x > 0) || (next === 0 && xOf(rows[0]) !== x)) return null;
   const [a, b] = [rows[Math.max(0, next - 1)], rows[next]];
-  const share = a === b ? 0 : Math.log(x / of(a)) / Math.log(of(b) / of(a));
+  const share = a === b ? 0 : Math.log(x / xOf(a)) / Math.log(xOf(b) / xOf(a));
   return a[name] * (b[name] / a[name]) ** share;
 };
 
-const preview = (place, rows, of, x, what) => {
-  const [proxy, noise] = ["proxy", "noise_per_step"].map((name) => between(rows, of, x, name));
+const showPreview = (id, rows, xOf, x, text) => {
+  const [proxy, noise] = ["proxy", "noise_per_step"].map((name) => interpolate(rows, xOf, x, name));
   if (proxy !== null && noise !== null) {
-    drawBrief(byId("slots").value, `≈ ${few(noise)}`, `≈ ${few(proxy)}`);
-    setText(place, `${what}: proxy about ${few(proxy)}, noise of one step about ${few(noise)} × clipping norm. Computing.`);
+    drawBrief(byId("slots").value, `≈ ${threeDigits(noise)}`, `≈ ${threeDigits(proxy)}`);
+    setText(id, `${text}: proxy about ${threeDigits(proxy)}, noise of one step about ${threeDigits(noise)} × clipping norm. Computing.`);
   }
 };
 
-// Until the response arrives, shows where the new question lies on the curves of the last plan.
-export const markAsked = (epsilon, slots) => {
+// Until the response arrives, shows where the new question lies on the curves of the last plan. A value
+// of null hides the mark.
+export const markQuestion = (epsilon, slots) => {
   markBudget(epsilon);
   markSlots(slots);
-  if (latest === null) return;
-  if (epsilon !== null && epsilon !== latest.question?.epsilon) {
-    preview("by-budget-read", list(latest.curves?.budget), (row) => row.epsilon, epsilon, `ε = ${few(epsilon)}`);
+  if (latestPlan === null) return;
+  if (epsilon !== null && epsilon !== latestPlan.question?.epsilon) {
+    showPreview("by-budget-read", objectsIn(latestPlan.curves?.budget), (row) => row.epsilon, epsilon, `ε = ${threeDigits(epsilon)}`);
   }
-  if (slots !== null && slots !== latest.recommended?.slots) {
-    preview("by-slots-read", list(latest.curves?.slots), (row) => row.slots, slots, slotCount(slots));
+  if (slots !== null && slots !== latestPlan.recommended?.slots) {
+    showPreview("by-slots-read", objectsIn(latestPlan.curves?.slots), (row) => row.slots, slots, formatSlots(slots));
   }
 };
 
 byId("download").addEventListener("click", () => {
-  if (latest === null) return;
-  const address = URL.createObjectURL(new Blob([latest.campaign], { type: "application/toml" }));
+  if (latestPlan === null) return;
+  const address = URL.createObjectURL(new Blob([latestPlan.campaign], { type: "application/toml" }));
   const link = element("a", { href: address, download: "campaign.toml" });
   document.body.append(link);
   link.click();

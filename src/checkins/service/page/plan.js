@@ -1,15 +1,15 @@
-// The planner's page. It requests a plan when a slider moves, and shows the last plan until the response.
+// The planner's page. It requests a plan when an input changes, and shows the last plan until the response.
 
 import { byId, setText, show } from "./dom.js";
-import { drawPlan, markAsked, redraw } from "./plan-answer.js";
-import { finite, nearest } from "./numbers.js";
+import { drawPlan, markQuestion, redraw } from "./plan-answer.js";
+import { finiteOrNull, roundNearest } from "./numbers.js";
 import {
-  asked, followTask, isAutomatic, keepRatio, moveSliders, prepareSliders, query, restore, showFound, takeSlider,
+  inputValue, disableDimensionForTask, isAutomatic, storePopulationRatio, moveSliders, prepareSliders, questionQuery, restoreInputs, showPlannedValues, applySlider,
 } from "./plan-question.js";
 
-const PAUSE_MS = 180;  // after the last movement of a slider
-const MAX_PLANS = 60;
-const LONGEST_WAIT_S = 30;
+const REQUEST_DELAY_MS = 180;  // delay of a request after the last movement of a slider
+const MAX_PLANS = 60;  // number of plans that are cached
+const MAX_RETRY_S = 30;
 
 const plans = new Map();
 let shownQuery = null;
@@ -17,22 +17,22 @@ let wantedQuery = null;
 let request = null;
 let timer = 0;
 
-const state = (name, text) => {
+const setState = (name, text) => {
   byId("state").dataset.state = name;
   setText("state-text", text);
 };
 
 // The shown plan is dimmed if it does not belong to the current question.
-const setBusy = (is) => {
-  byId("main").setAttribute("aria-busy", String(is));
-  byId("plan").classList.toggle("stale", is || shownQuery !== wantedQuery);
+const setBusy = (isBusy) => {
+  byId("main").setAttribute("aria-busy", String(isBusy));
+  byId("plan").classList.toggle("stale", isBusy || shownQuery !== wantedQuery);
 };
 
-// Shows an error beside its input, or at the end of the form if it belongs to none.
+// Shows an error next to its input, or at the end of the form if the error belongs to no input.
 const fields = () => [...document.querySelectorAll("[data-field]")];
 const showError = (detail) => {
   const name = /^[a-z_]+/.exec(detail)?.[0];
-  const field = fields().find((one) => one.dataset.field === name);
+  const field = fields().find((each) => each.dataset.field === name);
   clearErrors();
   if (field === undefined) {
     show("trouble", true);
@@ -40,7 +40,7 @@ const showError = (detail) => {
   } else {
     setText(`${name}-error`, detail.replace(/^[a-z_]+( = [^:]*)?: /, ""));
     for (const input of field.querySelectorAll("input:not([type]), select")) input.setAttribute("aria-invalid", "true");
-    for (let fold = field.closest("details"); fold !== null; fold = null) fold.open = true;
+    for (let details = field.closest("details"); details !== null; details = null) details.open = true;
   }
   setText("said", `Not planned. ${detail}`);
 };
@@ -65,30 +65,30 @@ const showPlan = (key, plan) => {
   setBusy(false);
   show("nothing", false);
   show("plan", true);
-  showFound(finite(plan.recommended?.slots), finite(plan.question?.dimension));
+  showPlannedValues(finiteOrNull(plan.recommended?.slots), finiteOrNull(plan.question?.dimension));
   drawPlan(plan, key);
-  markAsked(null, null);
-  const took = finite(plan.seconds);
-  state("done", took === null ? "Planned" : `Planned in ${nearest(took, 2)} s`);
+  markQuestion(null, null);
+  const seconds = finiteOrNull(plan.seconds);
+  setState("done", seconds === null ? "Planned" : `Planned in ${roundNearest(seconds, 2)} s`);
   setText("said", `Recommended: ${plan.recommended?.label ?? "a design"}.`);
 };
 
 const showRefusal = (detail) => {
   request = null;
-  state("lost", "Not planned");
+  setState("lost", "Not planned");
   setBusy(false);
   setText("nothing", "No plan yet: correct the question.");
   showError(detail);
 };
 
-const retryLater = (text, seconds) => {
+const retryLater = (text, delayS) => {
   request = null;
-  state("lost", text);
+  setState("lost", text);
   clearTimeout(timer);
-  timer = setTimeout(ask, 1000 * Math.min(LONGEST_WAIT_S, seconds));
+  timer = setTimeout(requestPlan, 1000 * Math.min(MAX_RETRY_S, delayS));
 };
 
-const problemOf = async (response) => {
+const problemDetail = async (response) => {
   try {
     const body = await response.json();
     return typeof body?.detail === "string" ? body.detail : "";
@@ -97,9 +97,9 @@ const problemOf = async (response) => {
   }
 };
 
-const ask = async () => {
+const requestPlan = async () => {
   clearTimeout(timer);
-  const key = query();
+  const key = questionQuery();
   if (request?.key === key) return;
   request?.control.abort();
   request = null;
@@ -110,67 +110,67 @@ const ask = async () => {
     showPlan(key, plans.get(key));
     return;
   }
-  const mine = { key, control: new AbortController() };
-  request = mine;
+  const thisRequest = { key, control: new AbortController() };
+  request = thisRequest;
   setBusy(true);
-  state("computing", "Computing");
+  setState("computing", "Computing");
   let response = null;
   let plan = null;
   try {
-    response = await fetch(`plan/answer?${key}`, { signal: mine.control.signal });
+    response = await fetch(`plan/answer?${key}`, { signal: thisRequest.control.signal });
     if (response.ok) plan = await response.json();
   } catch {
-    if (request === mine) retryLater("No response. Trying again.", 3);
+    if (request === thisRequest) retryLater("No response. Trying again.", 3);
     return;
   }
-  if (request !== mine) return;
+  if (request !== thisRequest) return;
   if (plan !== null) {
     cache(key, plan);
     showPlan(key, plan);
     return;
   }
-  const detail = await problemOf(response);
-  if (request !== mine) return;
-  const wait = Number(response.headers.get("retry-after"));
-  if (wait > 0 && wait <= LONGEST_WAIT_S) retryLater(`Busy. Trying again in ${wait} s.`, wait);
+  const detail = await problemDetail(response);
+  if (request !== thisRequest) return;
+  const delayS = Number(response.headers.get("retry-after"));
+  if (delayS > 0 && delayS <= MAX_RETRY_S) retryLater(`Busy. Trying again in ${delayS} s.`, delayS);
   else showRefusal(detail || `The server responded ${response.status}.`);
 };
 
-const askSoon = () => {
+const requestPlanSoon = () => {
   clearTimeout(timer);
-  state("computing", "Computing");
+  setState("computing", "Computing");
   setBusy(true);
-  timer = setTimeout(ask, PAUSE_MS);
+  timer = setTimeout(requestPlan, REQUEST_DELAY_MS);
 };
 
-const moved = () => {
+const questionChanged = () => {
   moveSliders();
-  markAsked(asked("epsilon"), isAutomatic() ? null : asked("slots"));
-  askSoon();
+  markQuestion(inputValue("epsilon"), isAutomatic() ? null : inputValue("slots"));
+  requestPlanSoon();
 };
 
 for (const name of ["epsilon", "population", "slots"]) {
   byId(`${name}-slider`).addEventListener("input", () => {
-    takeSlider(name);
-    moved();
+    applySlider(name);
+    questionChanged();
   });
-  byId(`${name}-slider`).addEventListener("pointerup", () => setTimeout(ask));  // the slider was released, so do not wait
+  byId(`${name}-slider`).addEventListener("pointerup", () => setTimeout(requestPlan));  // the slider was released, so do not wait
 }
 byId("question").addEventListener("input", (event) => {
   const { id, type } = event.target;
   if (type === "range") return;
   if (id === "slots") byId("automatic").checked = false;
-  if (id === "low" || id === "high") keepRatio();
-  followTask();
-  moved();
+  if (id === "low" || id === "high") storePopulationRatio();
+  disableDimensionForTask();
+  questionChanged();
 });
 byId("question").addEventListener("submit", (event) => {
   event.preventDefault();
-  ask();
+  requestPlan();
 });
 addEventListener("hashchange", () => {
-  restore(location.hash.slice(1));
-  ask();
+  restoreInputs(location.hash.slice(1));
+  requestPlan();
 });
 byId("share").addEventListener("click", async () => {
   try {
@@ -191,5 +191,5 @@ new ResizeObserver(([{ contentRect }]) => {
   width = contentRect.width;
 }).observe(byId("main"));
 prepareSliders();
-restore(location.hash.slice(1));
-ask();
+restoreInputs(location.hash.slice(1));
+requestPlan();

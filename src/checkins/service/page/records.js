@@ -1,54 +1,54 @@
-// Certificate, ledger, sealed text, and how to take part.
+// The sections of a run's page below the figures: certificate, ledger, sealed campaign, how to take part.
 
-import { byId, command, setTerms, setList, setText, show, table } from "./dom.js";
-import { count, up } from "./numbers.js";
+import { byId, setCommand, setTerms, setList, setText, show, setTable } from "./dom.js";
+import { formatCount, roundUp } from "./numbers.js";
 import * as words from "./words.js";
 
-const LATEST = 12;
+const MAX_RELEASES_SHOWN = 12;
 
-const base = () => new URL(".", document.baseURI).href.replace(/\/$/, "");
-const strings = (value) => (Array.isArray(value) ? value.filter((one) => typeof one === "string") : []);
+const baseUrl = () => new URL(".", document.baseURI).href.replace(/\/$/, "");
+const stringsIn = (value) => (Array.isArray(value) ? value.filter((item) => typeof item === "string") : []);
 
-// Lists the server's further limits. A limit of the page itself is hidden if the server states it
-// in its own words.
-const drawLimits = (further) => {
-  for (const ours of document.querySelectorAll("#limits [data-about]")) {
-    ours.hidden = further.some((sentence) => sentence.includes(ours.dataset.about));
+// Lists the limits of the guarantee that the server states. A limit in index.html is hidden if a sentence
+// of the server contains its data-about text, so that no limit is stated twice.
+const drawLimits = (serverLimits) => {
+  for (const item of document.querySelectorAll("#limits [data-about]")) {
+    item.hidden = serverLimits.some((sentence) => sentence.includes(item.dataset.about));
   }
-  setList("further", further);
+  setList("further", serverLimits);
 };
 
 export const drawCertificate = (view) => {
   const certificate = view.certificate ?? null;
-  setText("claim", words.claim(certificate));
+  setText("claim", words.guarantee(certificate));
   setTerms("certificate", certificate === null ? [] : [
-    ["Interval", words.interval(certificate)],
-    ["Covers", `${words.scope(view)}.`],
+    ["Interval", words.epsilonInterval(certificate)],
+    ["Covers", `${words.coverage(view)}.`],
     ["Protects", `${words.textOr(certificate.unit, "one client")}, in all releases together.`],
     ["Neighbours", `${words.neighbours(certificate.adjacency)}.`],
     ["Method", `${words.method(certificate.method)}.`],
     ["Against the server", words.againstServer(certificate)],
     ["Rounding", `${words.textOr(certificate.rounding, "epsilon is rounded up, epsilon_lower down")}.`],
   ]);
-  const promises = strings(view.promises);
+  const promises = stringsIn(view.promises);
   setList("promises", promises);
   byId("promises").previousElementSibling.hidden = promises.length === 0;
-  const assumed = strings(certificate?.assumptions);
-  setList("assumptions", assumed.length > 0 ? assumed : ["The server states no assumption."]);
-  drawLimits(strings(view.assumptions).filter((sentence) => !assumed.includes(sentence)));
+  const assumptions = stringsIn(certificate?.assumptions);
+  setList("assumptions", assumptions.length > 0 ? assumptions : ["The server states no assumption."]);
+  drawLimits(stringsIn(view.assumptions).filter((sentence) => !assumptions.includes(sentence)));
   const others = Array.isArray(certificate?.alternatives) ? certificate.alternatives.filter(Boolean) : [];
-  table("alternatives",
+  setTable("alternatives",
     [{ name: "method" }, { name: "ε at most", number: true }, { name: "role" }, { name: "note" }],
-    others.map((one) => [words.textOr(one.method), up(one.epsilon), one.proves === false ? "comparison" : "proof", words.textOr(one.note, "")]),
+    others.map((other) => [words.textOr(other.method), roundUp(other.epsilon), other.proves === false ? "comparison" : "proof", words.textOr(other.note, "")]),
     `ε rounded up, ${words.adjacencyShort(certificate?.adjacency)}. A comparison is the epsilon of another protocol and proves nothing here`,
   );
 };
 
 export const drawLedger = (feed) => {
   const { view } = feed;
-  command("verify", `checkins verify ${base()}/${feed.path}`);
+  setCommand("verify", `checkins verify ${baseUrl()}/${feed.path}`);
   setTerms("ledger", [
-    ["Entries", count(view.ledger?.entries)],
+    ["Entries", formatCount(view.ledger?.entries)],
     ["Head", words.textOr(view.ledger?.head), true],
     ["Model", words.textOr(view.model_hash), true],
     ["Seal", words.textOr(view.seal), true],
@@ -58,30 +58,31 @@ export const drawLedger = (feed) => {
   byId("get-ledger").download = "ledger.jsonl";
   byId("get-model").href = `${feed.path}/models/latest`;
   byId("get-model").download = `${feed.id}.safetensors`;
-  const latest = [...feed.releases].sort(([a], [b]) => b - a).slice(0, LATEST);
-  table("releases",
+  const latest = [...feed.releases].sort(([a], [b]) => b - a).slice(0, MAX_RELEASES_SHOWN);
+  setTable("releases",
     [{ name: "slot", number: true }, { name: "SHA-256 of the model" }],
-    latest.map(([slot, hash]) => [count(slot), words.textOr(hash)]),
-    `The last ${count(latest.length)} releases`,
+    latest.map(([slot, hash]) => [formatCount(slot), words.textOr(hash)]),
+    `The last ${formatCount(latest.length)} releases`,
   );
 };
 
-export const drawSeal = (view, sealed) => {
-  setText("sealed", sealed === null ? words.textOr(view.campaign) : JSON.stringify(sealed, null, 2));
+export const drawSeal = (view, sealedCampaign) => {
+  setText("sealed", sealedCampaign === null ? words.textOr(view.campaign) : JSON.stringify(sealedCampaign, null, 2));
 };
 
-// A campaign on tables needs a file. A campaign on a data set of the package needs one of its rows.
-const joining = (feed, sealed) => {
-  const rows = typeof sealed?.task?.data === "string" ? "--row 1" : "--data my-rows.csv";
-  const key = ["secret", "allow-list"].includes(feed.view.enrolment) ? " --key-file my-key" : "";
-  return `checkins join ${base()} --campaign ${feed.id} ${rows} --state my-device${key}`;
+// The command to take part. If the campaign learns from tables, the command names the reader's file. If it
+// learns from a data set of the package, the command names a row of this data set.
+const joinCommand = (feed, sealedCampaign) => {
+  const rowOption = typeof sealedCampaign?.task?.data === "string" ? "--row 1" : "--data my-rows.csv";
+  const keyOption = ["secret", "allow-list"].includes(feed.view.enrolment) ? " --key-file my-key" : "";
+  return `checkins join ${baseUrl()} --campaign ${feed.id} ${rowOption} --state my-device${keyOption}`;
 };
 
-export const drawPart = (feed, sealed) => {
+export const drawJoin = (feed, sealedCampaign) => {
   const { view } = feed;
-  const open = !words.isOver(view.status);
-  setText("part", words.part(view, sealed));
-  show("join-box", open);
-  show("join-how", open);
-  if (open) command("join", joining(feed, sealed));
+  const isOpen = !words.isOver(view.status);
+  setText("part", words.howToJoin(view, sealedCampaign));
+  show("join-box", isOpen);
+  show("join-how", isOpen);
+  if (isOpen) setCommand("join", joinCommand(feed, sealedCampaign));
 };
