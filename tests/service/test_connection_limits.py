@@ -81,10 +81,10 @@ def serving(
         on_connection_count=running.opened.append,
         on_refusal=refused,
     )
-    before = RequestLimits(app, limits=limits, limit_for=lambda _: 10_000, on_refusal=refused)
+    before = RequestLimits(app, limits=limits, body_limit_of=lambda _: 10_000, on_refusal=refused)
     listening = socket.create_server(("127.0.0.1", 0), backlog=512)
     running.port = listening.getsockname()[1]
-    settings = {**logs.UVICORN, "lifespan": "off", "http": protocol, "ws": "none", **config}
+    settings = {**logs.UVICORN_OPTIONS, "lifespan": "off", "http": protocol, "ws": "none", **config}
     server = running.server = uvicorn.Server(uvicorn.Config(before, **settings))
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
     thread.start()
@@ -506,4 +506,4 @@ def test_nothing_is_remembered_of_an_address_that_left():
     assert counts.admit("b")
     for address in ("a", "b", "a"):
         counts.release(address)
-    assert (counts.total, counts.of_address) == (0, {})
+    assert (counts.total, counts.by_address) == (0, {})

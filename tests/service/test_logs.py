@@ -273,7 +273,7 @@ def test_closing_gives_the_loggers_back(file):
 def test_a_full_disk_raises_nothing_and_is_counted() -> None:
     lost: list[int] = []
     with logs.configure(Path("/dev/full")):
-        logs.count_lost(lambda: lost.append(1))
+        logs.on_lost_line(lambda: lost.append(1))
         logs.event("ready")
         logs.warning("worker-died")
         logs.failure(raised(ValueError("x")))
@@ -287,7 +287,7 @@ def test_a_reader_of_standard_error_that_is_gone_raises_nothing(monkeypatch) -> 
     os.close(read)
     with os.fdopen(write, "w") as broken, logs.configure(None):
         monkeypatch.setattr(sys, "stderr", broken)
-        logs.count_lost(lambda: lost.append(1))
+        logs.on_lost_line(lambda: lost.append(1))
         logs.event("ready")
         logs.event("ready")
     assert len(lost) == 2
@@ -299,7 +299,7 @@ def test_a_reader_of_standard_error_that_does_not_read_is_not_waited_for(monkeyp
     with os.fdopen(read, "rb") as reader, os.fdopen(write, "w") as full:
         monkeypatch.setattr(sys, "stderr", full)
         with logs.configure(None):
-            logs.count_lost(lambda: lost.append(1))
+            logs.on_lost_line(lambda: lost.append(1))
             while not lost:
                 logs.event("ready")
             os.set_blocking(reader.fileno(), False)
@@ -320,7 +320,7 @@ def test_a_process_without_standard_error_goes_on(monkeypatch, stream) -> None:
     lost: list[int] = []
     monkeypatch.setattr(sys, "stderr", stream)
     with logs.configure(None):
-        logs.count_lost(lambda: lost.append(1))
+        logs.on_lost_line(lambda: lost.append(1))
         logs.event("ready")
     assert lost == [1]
 

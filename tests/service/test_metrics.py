@@ -30,7 +30,7 @@ def samples(metrics: Metrics) -> dict[tuple[str, tuple[tuple[str, str], ...]], f
 
 def app_of(metrics: Metrics) -> RequestMetrics:
     app = FastAPI()
-    problems.install(app)
+    problems.install_handlers(app)
     router = APIRouter(prefix="/campaigns")
 
     @router.get("/{campaign}/check-ins/{receipt}")
@@ -112,16 +112,16 @@ def test_other_protocols_are_not_counted():
 
 
 def fill(metrics: Metrics) -> None:
-    metrics.request(route="/healthz", method="GET", status=200, seconds=0.002)
-    metrics.refused("too-many")
-    metrics.connections(7)
+    metrics.record_request(route="/healthz", method="GET", status=200, seconds=0.002)
+    metrics.count_refusal("too-many")
+    metrics.set_connections(7)
     metrics.waiters.inc(3)
-    metrics.long_poll("chosen")
-    metrics.committed(writes=40, seconds=0.01)
-    metrics.slot_closed(seconds=0.2, late_s=-0.001)
-    metrics.log_line_lost()
-    metrics.task_restarted("clock")
-    metrics.campaign("3ca5f3a7c1d2-1", slots_closed=5, epsilon_spent=0.4, epsilon_budget=2.0)
+    metrics.count_long_poll("chosen")
+    metrics.record_commit(writes=40, seconds=0.01)
+    metrics.record_slot_closed(seconds=0.2, late_s=-0.001)
+    metrics.count_lost_log_line()
+    metrics.count_task_restart("clock")
+    metrics.record_run("3ca5f3a7c1d2-1", slots_closed=5, epsilon_spent=0.4, epsilon_budget=2.0)
 
 
 def test_everything_is_counted():
@@ -172,9 +172,10 @@ import sys
 from checkins.service.metrics import Metrics
 metrics = Metrics()
 for _ in range(int(sys.argv[1])):
-    metrics.request(route="/healthz", method="GET", status=200, seconds=0.001)
-metrics.connections(5)
-metrics.campaign("3ca5f3a7c1d2-1", slots_closed=int(sys.argv[1]), epsilon_spent=1, epsilon_budget=2)
+    metrics.record_request(route="/healthz", method="GET", status=200, seconds=0.001)
+metrics.set_connections(5)
+slots_closed = int(sys.argv[1])
+metrics.record_run("3ca5f3a7c1d2-1", slots_closed=slots_closed, epsilon_spent=1, epsilon_budget=2)
 """
 READER = """
 import sys
@@ -187,7 +188,7 @@ sys.stdout.write(metrics.Metrics().render()[0].decode())
 
 @pytest.mark.slow
 def test_workers_are_added_up_and_ended_ones_hold_nothing_open(tmp_path):
-    environment = {**os.environ, module.FOLDER: str(tmp_path)}
+    environment = {**os.environ, module.FOLDER_VARIABLE: str(tmp_path)}
     workers = []
     for count in ("3", "4"):
         worker = subprocess.Popen([sys.executable, "-c", WORKER, count], env=environment)

@@ -88,7 +88,7 @@ def test_every_metric_is_documented() -> None:
 
 
 def test_every_reason_to_refuse_a_connection_is_documented() -> None:
-    reasons = set(re.findall(r'report_refused\("([\w-]+)"\)', inspect.getsource(limited_protocol)))
+    reasons = set(re.findall(r'report_refusal\("([\w-]+)"\)', inspect.getsource(limited_protocol)))
     assert reasons
     assert [reason for reason in reasons if f"`{reason}`" not in SERVICE] == []
 
@@ -160,7 +160,7 @@ def test_no_answer_has_a_field_that_is_not_declared(tmp_path: Path) -> None:
         await ask("GET", "")
         declared(await it.http.get("/campaigns"), "/campaigns")
         declared(await it.http.get("/healthz"), "/healthz")
-        await it.turn(it.clock.now, lambda: not readiness.faults(it.runner))
+        await it.turn(it.clock.now, lambda: not readiness.reasons_not_ready(it.runner))
         declared(await it.http.get("/readyz"), "/readyz")
         await ask("DELETE", "", OPERATOR)
         await ask("GET", "")

@@ -291,7 +291,7 @@ def test_planning_can_be_turned_off(route: Any) -> None:
         ("dropout=1", "dropout"),
         ("participation=0", "participation"),
         ("noise_at=nowhere", "noise_at"),
-        ("colour=red", "query: knows no 'colour'"),
+        ("colour=red", "query: unknown parameter 'colour'"),
     ],
 )
 def test_a_hostile_parameter_is_refused_by_name(route: Any, change: str, named: str) -> None:
@@ -321,7 +321,7 @@ def test_nothing_that_a_plan_depends_on_has_a_default(route: Any, name: str) -> 
     ("change", "told"),
     [
         ("", "dimension: is missing; give it, or a task"),
-        ("&dimension=10&task=patients", "dimension = 10: goes without task = patients"),
+        ("&dimension=10&task=patients", "dimension = 10: task = patients already determines"),
     ],
 )
 def test_a_model_has_its_size_or_its_task(route: Any, change: str, told: str) -> None:

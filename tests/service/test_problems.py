@@ -36,7 +36,7 @@ class Body(BaseModel):
 
 def raising(error: Exception) -> FastAPI:
     app = FastAPI()
-    problems.install(app)
+    problems.install_handlers(app)
 
     @app.get("/x")
     async def x() -> None:
@@ -177,7 +177,7 @@ def test_a_validators_remedy_is_told():
 
 def test_only_a_few_of_many_faults_are_told():
     app = FastAPI()
-    problems.install(app)
+    problems.install_handlers(app)
 
     @app.post("/many")
     async def many(numbers: list[int]) -> None: ...

@@ -61,8 +61,8 @@ def test_a_coordinator_that_does_its_work_is_alive_and_ready(tmp_path: Path) -> 
     ("late_s", "silent_s", "failing", "holding", "says"),
     [
         (0.0, 0.0, [], None, None),
-        (readiness.LATE_S, 0.0, [], None, None),
-        (readiness.LATE_S + 1.0, 0.0, [], None, "slots are not closed on time in run"),
+        (readiness.LATE_AFTER_S, 0.0, [], None, None),
+        (readiness.LATE_AFTER_S + 1.0, 0.0, [], None, "slots are not closed on time in run"),
         (float("nan"), 0.0, [], None, "slots are not closed on time in run"),
         (0.0, 3600.0, [], None, "the store has not answered for 10 s"),
         (0.0, 0.0, ["clock"], None, "background tasks keep dying: clock"),
@@ -90,7 +90,7 @@ def test_each_reason_is_enough(
             clock_watch=SimpleNamespace(holding_reason=holding),
             witness_error=None,
         )
-        return readiness.faults(stand_in)
+        return readiness.reasons_not_ready(stand_in)
 
     assert asyncio.run(main()) == ([] if says is None else [says])
 
@@ -107,7 +107,7 @@ def test_slots_that_are_not_closed_on_time_are_not_ready(tmp_path: Path, monkeyp
     async def scenario(it: Living) -> None:
         await it.open(slots=4)
         monkeypatch.setattr(run_state_machine, "advance", hanging)
-        it.clock.now = it.live_run.spec.times.begins(1) + readiness.LATE_S
+        it.clock.now = it.live_run.spec.times.begins(1) + readiness.LATE_AFTER_S
         await ready(it)
         it.clock.now += 0.1
         try:
@@ -231,7 +231,7 @@ def test_the_clock_of_a_run_is_started_whatever_the_store_does_while_it_is_found
         await it.choose(1)
         await it.runner.background_tasks.stop()
         it.runner.background_tasks = type(it.runner.background_tasks)(
-            it.runner.metrics.task_restarted
+            it.runner.metrics.count_task_restart
         )
         it.runner.live_runs.clear()  # as after a start
         monkeypatch.setattr(run_state_machine, "read_choice", failing)

@@ -17,7 +17,11 @@ from pydantic import BaseModel
 from checkins.errors import InvalidValue
 from checkins.service import logs
 from checkins.service.http import problems
-from checkins.service.http.request_limits import CONTENT_POLICY, RequestLimits, RequestRates
+from checkins.service.http.request_limits import (
+    CONTENT_SECURITY_POLICY,
+    RequestLimits,
+    RequestRates,
+)
 from checkins.service.settings import Limits
 
 FREE = Limits(requests_per_s=0)
@@ -94,7 +98,7 @@ class Reader:
 def run(app, wire: Wire, *, limits: Limits = FREE, **how: object) -> list[str]:
     """Send the request through a middleware; the slugs it told as refused."""
     told: list[str] = []
-    how.setdefault("limit_for", lambda scope: LIMIT)
+    how.setdefault("body_limit_of", lambda scope: LIMIT)
     middleware = RequestLimits(app, limits=limits, on_refusal=told.append, **how)
     asyncio.run(middleware(wire.scope, wire.receive, wire.send))
     return told
@@ -146,7 +150,7 @@ def test_the_limit_is_the_paths_own():
     sizes = {"/campaigns": 1000}
     for path, status in (("/campaigns", 200), ("/other", 413)):
         wire = Wire([b"x" * 500], headers={"content-length": "500"}, path=path)
-        run(Reader(), wire, limit_for=lambda scope: sizes.get(scope["path"], 100))
+        run(Reader(), wire, body_limit_of=lambda scope: sizes.get(scope["path"], 100))
         assert wire.status == status
 
 
@@ -217,7 +221,7 @@ def test_waiting_for_a_client_to_leave_has_no_deadline():
 
 def test_a_framework_that_swallows_the_cut_cannot_answer_it():
     app = FastAPI()
-    problems.install(app)
+    problems.install_handlers(app)
 
     @app.post("/parsed")
     async def parsed(body: Body) -> None: ...
@@ -263,8 +267,8 @@ def test_a_failure_of_the_app_passes_through():
 @pytest.mark.parametrize("method", ["GET", "POST"])
 def test_a_failure_is_answered_with_safe_headers_and_told_to_the_log_once(method, tmp_path):
     app = FastAPI()
-    problems.install(app)
-    app.add_middleware(RequestLimits, limits=FREE, limit_for=lambda _: LIMIT)
+    problems.install_handlers(app)
+    app.add_middleware(RequestLimits, limits=FREE, body_limit_of=lambda _: LIMIT)
 
     @app.api_route("/x", methods=["GET", "POST"])
     async def x() -> None:
@@ -331,7 +335,7 @@ def test_every_answer_is_safe_to_show():
         assert wire.headers["referrer-policy"] == "no-referrer"
     assert plain.headers["cache-control"] == "no-store"
     assert kept.headers["cache-control"] == "max-age=60"
-    assert page.headers["content-security-policy"] == CONTENT_POLICY
+    assert page.headers["content-security-policy"] == CONTENT_SECURITY_POLICY
     assert "content-security-policy" not in plain.headers
     assert Reader([(b"x", b"y")]).headers == [(b"x", b"y")]
 
@@ -375,7 +379,7 @@ def test_a_burst_passes_and_waiting_as_told_is_enough(per_s, burst):
 
 
 def test_addresses_that_are_remembered_are_bounded_and_the_oldest_goes_first():
-    rates = RequestRates(per_s=1e-9, burst=1, most=3, clock=lambda: 0.0)
+    rates = RequestRates(per_s=1e-9, burst=1, max_addresses=3, clock=lambda: 0.0)
     assert [rates.wait_s(who) == 0 for who in "abcabc"] == [True] * 3 + [False] * 3
     assert rates.wait_s("d") == 0
     assert len(rates.full_at) == 3
@@ -389,7 +393,7 @@ def test_a_hurried_address_is_told_to_wait_and_others_are_not():
     app = Reader()
     limits = Limits(requests_per_s=0.5, burst=2)
     middleware = RequestLimits(
-        app, limits=limits, limit_for=lambda _: LIMIT, on_refusal=told.append, clock=lambda: now
+        app, limits=limits, body_limit_of=lambda _: LIMIT, on_refusal=told.append, clock=lambda: now
     )
 
     def ask(host: str, **headers: str) -> Wire:
@@ -410,7 +414,7 @@ def test_a_hurried_address_is_told_to_wait_and_others_are_not():
 
 def test_one_customers_network_is_one_address():
     limits = Limits(requests_per_s=1e-9, burst=1)
-    middleware = RequestLimits(Reader(), limits=limits, limit_for=lambda _: LIMIT)
+    middleware = RequestLimits(Reader(), limits=limits, body_limit_of=lambda _: LIMIT)
     answers = []
     for host in ("2001:db8::1", "2001:db8::ffff:2", "2001:db8:0:1::1", "unix", None):
         wire = Wire([b""], client=host and (host, 1))
@@ -433,7 +437,7 @@ def test_one_customers_network_is_one_address():
 )
 def test_a_forwarded_address_is_believed_of_our_proxies_only(peer, forwarded, counted):
     middleware = RequestLimits(
-        Reader(), limits=Limits(), limit_for=lambda _: LIMIT, trusted_proxies=["10.0.0.0/8"]
+        Reader(), limits=Limits(), body_limit_of=lambda _: LIMIT, trusted_proxies=["10.0.0.0/8"]
     )
     wire = Wire([b""], client=(peer, 1), headers={"x-forwarded-for": forwarded})
     asyncio.run(middleware(wire.scope, wire.receive, wire.send))
@@ -443,13 +447,13 @@ def test_a_forwarded_address_is_believed_of_our_proxies_only(peer, forwarded, co
 def test_a_proxy_that_is_no_address_is_refused():
     with pytest.raises(InvalidValue, match="trusted_proxies"):
         RequestLimits(
-            Reader(), limits=FREE, limit_for=lambda _: LIMIT, trusted_proxies=["proxy.local"]
+            Reader(), limits=FREE, body_limit_of=lambda _: LIMIT, trusted_proxies=["proxy.local"]
         )
 
 
 def test_a_real_client_reads_a_refusal():
     async def ask() -> httpx.Response:
-        middleware = RequestLimits(Reader(), limits=FREE, limit_for=lambda _: LIMIT)
+        middleware = RequestLimits(Reader(), limits=FREE, body_limit_of=lambda _: LIMIT)
         transport = httpx.ASGITransport(middleware)
         async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
             return await client.post("/", content=b"x" * 101)

@@ -17,7 +17,7 @@ from checkins.protocol.server import Ending
 from checkins.service import startup
 from checkins.service.backup import back_up
 from checkins.service.settings import Enrolment, Settings
-from checkins.service.startup import Start, parsed_start
+from checkins.service.startup import Start, parse_start
 from checkins.service.store import ledgers, metadata, run_state
 from checkins.service.store.database import Database
 from checkins.service.store.rollback_guard import (
@@ -290,9 +290,9 @@ def test_a_start_that_is_given_goes_on_with_the_open_run_of_the_same_file(
     spec = house.open(what)
     chosen = settings(house.url, None, tmp_path)
     moved = Start(moment=START + timedelta(days=1))
-    assert startup._opened(house.database, chosen, what, moved).id == spec.id
+    assert startup._open_campaign(house.database, chosen, what, moved).id == spec.id
     house.finish(spec)
-    again = startup._opened(house.database, chosen, what, moved)
+    again = startup._open_campaign(house.database, chosen, what, moved)
     assert again.id != spec.id
     assert again.times.begins(1) == (START + timedelta(days=1)).timestamp()
 
@@ -302,12 +302,12 @@ def test_a_start_that_is_given_goes_on_with_the_open_run_of_the_same_file(
 )
 def test_a_start_is_now_or_later_or_an_instant(text: str) -> None:
     with pytest.raises(InvalidValue, match="must be now"):
-        parsed_start(text)
+        parse_start(text)
 
 
 def test_an_instant_is_sealed_as_it_was_given() -> None:
-    start = parsed_start("2041-02-03T04:05:06+02:00")
-    sealed = start.of(campaign())
+    start = parse_start("2041-02-03T04:05:06+02:00")
+    sealed = start.apply_to(campaign())
     assert sealed.schedule is not None
     assert sealed.schedule.start.isoformat() == "2041-02-03T02:05:06+00:00"
     assert sealed.seal != campaign().seal

@@ -96,18 +96,18 @@ def test_a_weak_or_unsendable_secret_is_refused_without_being_shown(bad):
 
 
 def test_open_enrolment_asks_for_nothing():
-    assert Enrolment.open().admits(None) is None
-    assert Enrolment.open().admits("anything") is None
+    assert Enrolment.open().admit(None) is None
+    assert Enrolment.open().admit("anything") is None
 
 
 def test_a_shared_secret_admits_its_knowers_and_names_nobody(tmp_path):
     file = tmp_path / "secret"
     file.write_text(f"# for the clinic\n{SECRET}\n")
     enrolment = Enrolment.from_secret_file(file)
-    assert enrolment.admits(SECRET) is None
+    assert enrolment.admit(SECRET) is None
     for wrong in (None, "", SECRET[:-1], SECRET + "x", "\udc80"):
         with pytest.raises(NotAdmitted):
-            enrolment.admits(wrong)
+            enrolment.admit(wrong)
 
 
 def test_an_allow_list_admits_its_keys_plain_or_hashed(tmp_path):
@@ -115,11 +115,11 @@ def test_an_allow_list_admits_its_keys_plain_or_hashed(tmp_path):
     second = hashlib.sha256(b"second-key-of-sixteen").hexdigest()
     file.write_text(f"# two people\n\nfirst-key-of-sixteen # ann\nsha256:{second.upper()}\n")
     enrolment = Enrolment.from_allow_list_file(file)
-    assert enrolment.admits("first-key-of-sixteen") == hashed("first-key-of-sixteen")
-    assert enrolment.admits("second-key-of-sixteen") == second
+    assert enrolment.admit("first-key-of-sixteen") == hashed("first-key-of-sixteen")
+    assert enrolment.admit("second-key-of-sixteen") == second
     for wrong in (None, "", second, f"sha256:{second}", "third-key-of-sixteen"):
         with pytest.raises(NotAdmitted):
-            enrolment.admits(wrong)
+            enrolment.admit(wrong)
 
 
 @pytest.mark.parametrize("text", ["", "# nothing\n", "short\n", "sha256:12\n"])

@@ -28,8 +28,8 @@ def test_the_code_of_uvicorn_is_the_code_that_was_read(module: ModuleType) -> No
 
 def test_every_method_that_is_overridden_is_one_of_uvicorn() -> None:
     """A method that uvicorn renames would never be called here."""
-    own = {"_answering", "_refuse_head", "_start_head_timer", "_head_timed_out", "_close_with"}
-    own |= {"_watch_reading", "_check_reading"}
+    own = {"_is_responding", "_refuse_head", "_start_head_timer", "_head_timed_out", "_close_with"}
+    own |= {"_start_slow_reader_timer", "_check_slow_reader"}
     for ours in (uvicorn_hooks.limited_protocol(Limits()), uvicorn_hooks.GracefulServer):
         methods = {name for name, value in vars(ours).items() if inspect.isfunction(value)} - own
         assert {name for name in methods if not hasattr(ours.__mro__[1], name)} == set()

@@ -21,7 +21,7 @@ from checkins.service.http.request_limits import RequestLimits
 from checkins.service.metrics import RequestMetrics
 from checkins.service.routes import campaigns, clients, planning, readiness
 from checkins.service.routes.planning import planner_of
-from checkins.service.routes.requests import SECURITY, HeadRoute, also_head
+from checkins.service.routes.requests import SECURITY_SCHEMES, HeadRoute, also_head
 from checkins.service.runs.runner import Runner
 from checkins.service.settings import Settings
 from checkins.service.store.database import Database, StoreError
@@ -38,14 +38,15 @@ NO_TELEMETRY: Any = dict.fromkeys(
 )
 """Options that turn FastAPI's telemetry off.
 
-Its traces would reveal which client checked in to which slot (invariant 8).
+Its traces would reveal which client checked in to which slot (invariant 8 of docs/invariants.md).
 """
 PAGE_FOLDER = Path(__file__).parent / "page"
 PAGE_TYPES = {".css": "text/css", ".js": "text/javascript"}
 PAGE_FILES = {path.name: path for path in PAGE_FOLDER.iterdir() if path.suffix in PAGE_TYPES}
-"""The only files that are served. A name from a request is never used as a path."""
+"""The only files that are served, by name. A name from a request is never used as a path."""
 
 PLAN_LINK = '<a class="to-plan" href="plan">Plan a campaign</a>'
+"""The link in ``index.html`` that is removed if planning is turned off."""
 
 pages = APIRouter(include_in_schema=False, route_class=HeadRoute)
 
@@ -57,10 +58,10 @@ def create_app(
     epsilon_processes: EpsilonProcesses | None = None,
     planner: Planner | None = None,
 ) -> FastAPI:
-    """Return the app of a coordinator. ``startup.prepare`` must have prepared the store.
+    """Return the app of a coordinator. ``startup.prepare`` must have prepared the database.
 
-    The arguments are for tests. If one is None, it is created from ``settings``; the planner is
-    not created if ``settings.plan`` is False.
+    The keyword arguments are for tests. An argument that is None is created from ``settings``; the
+    planner is not created if ``settings.plan`` is False.
     """
     runner = Runner(
         settings,
@@ -96,14 +97,14 @@ def create_app(
     for router in (*routers, planning.router, readiness.router, pages):
         app.router.routes += router.routes  # a flat list is faster than nested routers
     _declare_security(app)
-    problems.install(app)
-    app.add_exception_handler(StoreError, _store_is_away)
+    problems.install_handlers(app)
+    app.add_exception_handler(StoreError, _store_error_response)
     app.add_middleware(
         RequestLimits,
         limits=settings.limits,
-        limit_for=partial(_body_limit, runner),
+        body_limit_of=partial(_body_limit, runner),
         trusted_proxies=settings.trusted_proxies,
-        on_refusal=runner.metrics.refused,
+        on_refusal=runner.metrics.count_refusal,
     )
     app.add_middleware(RequestMetrics, metrics=runner.metrics)
     return app
@@ -114,21 +115,18 @@ def _declare_security(app: FastAPI) -> None:
 
     FastAPI does not know them, because the routes check credentials themselves.
     """
-    generated = app.openapi
+    openapi_without_security = app.openapi
 
     def openapi() -> dict[str, Any]:
-        document = generated()
-        document.setdefault("components", {})["securitySchemes"] = SECURITY
+        document = openapi_without_security()
+        document.setdefault("components", {})["securitySchemes"] = SECURITY_SCHEMES
         return document
 
     app.openapi = openapi  # type: ignore[method-assign]
 
 
 def _body_limit(runner: Runner, scope: Any) -> int:
-    """Return the size limit of a request's body in bytes.
-
-    The limit depends on whether the path is that of a report, a campaign file or another request.
-    """
+    """Return the size limit of a body in bytes, for a report, a campaign file or another body."""
     path: str = scope["path"]
     if path.endswith("/report"):
         run = path.split("/", 3)[2:3]
@@ -139,7 +137,7 @@ def _body_limit(runner: Runner, scope: Any) -> int:
     return limits.campaign_bytes if path == CAMPAIGNS_PATH else limits.body_bytes
 
 
-async def _store_is_away(request: Request, error: Exception) -> Response:
+async def _store_error_response(request: Request, error: Exception) -> Response:
     logs.failure(error)
     return Problem("busy", "the store does not answer: try again", retry_after=1).response()
 
@@ -147,14 +145,14 @@ async def _store_is_away(request: Request, error: Exception) -> Response:
 @pages.get("/")
 @also_head
 async def campaigns_page(request: Request) -> HTMLResponse:
-    """Return the page of campaigns, with a link to the planner if planning is turned on."""
+    """Return the page that shows the campaigns, with a link to the planner if it is turned on."""
     text = (PAGE_FOLDER / "index.html").read_text(encoding="utf-8")
     return HTMLResponse(text if request.app.state.planner else text.replace(PLAN_LINK, ""))
 
 
 @pages.get("/plan")
 async def plan_page(request: Request) -> FileResponse:
-    """Return the planner's page, and start the planner because a question will follow."""
+    """Return the planner's page, and start the planner's process, because a request follows."""
     planner_of(request).wake()
     return FileResponse(PAGE_FOLDER / "plan.html", media_type="text/html")
 

@@ -19,14 +19,14 @@ from typing import Self
 from checkins import validate
 from checkins.errors import InvalidValue, ProtocolViolation
 
-MIN_LENGTH = 16
+MIN_SECRET_CHARS = 16
 """Least number of characters of a secret, because a shorter secret could be guessed."""
 TOKEN_BYTES = 24  # number of random bytes in a token
 HIDDEN = "(hidden)"  # replaces a secret in error messages
 
-_DIGEST = re.compile(r"[0-9a-f]{64}")
-_VISIBLE = re.compile(r"[!-~]+")  # characters that an HTTP header carries unchanged
-_MAKE_ONE = 'make one with: python -c "import secrets; print(secrets.token_urlsafe())"'
+_SHA256_HEX = re.compile(r"[0-9a-f]{64}")
+_VISIBLE_ASCII = re.compile(r"[!-~]+")  # characters that an HTTP header carries unchanged
+_MAKE_SECRET = 'make one with: python -c "import secrets; print(secrets.token_urlsafe())"'
 
 
 class NotAdmitted(ProtocolViolation):
@@ -43,11 +43,11 @@ class EnrolmentKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Enrolment:
-    """Who may enrol: anyone, clients with one shared secret, or the holders of listed keys."""
+    """Who may enrol: anyone, clients that know one shared secret, or clients with a listed key."""
 
     kind: EnrolmentKind
     secret: str | None = field(default=None, repr=False)
-    allow_list: frozenset[str] = field(default=frozenset(), repr=False)
+    allow_list: frozenset[str] = field(default=frozenset(), repr=False)  # SHA-256 of keys, in hex
 
     def __post_init__(self) -> None:
         validate.one_of(EnrolmentKind, kind=self.kind)
@@ -62,7 +62,7 @@ class Enrolment:
             raise InvalidValue(
                 "enrolment", kind, "needs keys if its kind is allow-list, and otherwise takes none"
             )
-        if not all(isinstance(key, str) and _DIGEST.fullmatch(key) for key in self.allow_list):
+        if not all(isinstance(key, str) and _SHA256_HEX.fullmatch(key) for key in self.allow_list):
             raise InvalidValue("allow_list", HIDDEN, "must contain the sha256 of each key, in hex")
 
     @classmethod
@@ -89,18 +89,19 @@ class Enrolment:
             if not line.startswith("sha256:"):
                 require_secret(name, line)
                 digest = hashed(line)
-            elif not _DIGEST.fullmatch(digest):
+            elif not _SHA256_HEX.fullmatch(digest):
                 raise InvalidValue(name, HIDDEN, "must be sha256: and 64 hex digits")
             keys.add(digest)
         if not keys:
             raise InvalidValue("allow_list", str(path), "contains no key; write one key per line")
         return cls(kind=EnrolmentKind.ALLOW_LIST, allow_list=frozenset(keys))
 
-    def admits(self, credential: str | None) -> str | None:
-        """Return the sha256 of a listed key, or None for the right secret or open enrolment.
+    def admit(self, credential: str | None) -> str | None:
+        """Check whether a client with this credential may enrol; raise NotAdmitted if not.
 
-        Raise NotAdmitted for any other credential. Neither the result nor the duration reveals how
-        similar a credential is to a valid one.
+        ``credential`` is None if the client sent none. Return the SHA-256 of a listed key, and None
+        for the shared secret or open enrolment. Neither the result nor the duration reveals how
+        similar a credential is to a valid credential.
         """
         if self.kind is EnrolmentKind.OPEN:
             return None
@@ -110,7 +111,7 @@ class Enrolment:
             )
         digest = hashed(credential)
         if self.secret is not None:
-            if is_same(credential, self.secret):
+            if is_same_secret(credential, self.secret):
                 return None
         elif digest in self.allow_list:
             return digest
@@ -118,42 +119,47 @@ class Enrolment:
 
 
 def hashed(credential: str) -> str:
-    """Return the sha256 of a credential in hex. Only this hash is stored or compared."""
+    """Return the SHA-256 of a credential in hex. Only this hash is stored or compared."""
     return hashlib.sha256(credential.encode("utf-8", "surrogatepass")).hexdigest()
 
 
-def is_same(credential: str, secret: str) -> bool:
+def is_same_secret(credential: str, secret: str) -> bool:
     """Compare a credential with a secret in constant time."""
     return hmac.compare_digest(hashed(credential), hashed(secret))
 
 
 def new_token() -> str:
-    """Draw a token, which is valid for one check-in, from the operating system's randomness."""
+    """Draw a token from the operating system's randomness. A token is valid for one check-in."""
     return secrets.token_urlsafe(TOKEN_BYTES)
 
 
-def derived_token(key: bytes, *, run: str, credential: str, once: str) -> str:
+def derived_token(service_key: bytes, *, run: str, credential: str, idempotency_key: str) -> str:
     """Derive a token from a credential and an idempotency key, so that a retry gets the same."""
-    message = "\n".join((run, credential, once)).encode()
-    return urlsafe_b64encode(hmac.digest(key, message, "sha256")[:TOKEN_BYTES]).decode()
+    message = "\n".join((run, credential, idempotency_key)).encode()
+    return urlsafe_b64encode(hmac.digest(service_key, message, "sha256")[:TOKEN_BYTES]).decode()
 
 
 def read_secret(path: Path, *, name: str) -> str:
-    """Return the secret in a file. The file must contain one line, apart from comments."""
+    """Return the secret in a file of one line, apart from comments. Errors show ``name``."""
     lines = [line for line in _lines(path, name=name) if line]
     if len(lines) != 1:
-        raise InvalidValue(name, str(path), f"must contain one line, the secret; {_MAKE_ONE}")
+        raise InvalidValue(name, str(path), f"must contain one line, the secret; {_MAKE_SECRET}")
     require_secret(name, lines[0])
     return lines[0]
 
 
 def require_secret(name: str, secret: object) -> None:
-    """Raise InvalidValue if a secret is too short or has characters unfit for an HTTP header."""
-    if not isinstance(secret, str) or not _VISIBLE.fullmatch(secret) or len(secret) < MIN_LENGTH:
+    """Raise InvalidValue if a secret is too short or cannot be sent in an HTTP header."""
+    if (
+        not isinstance(secret, str)
+        or not _VISIBLE_ASCII.fullmatch(secret)
+        or len(secret) < MIN_SECRET_CHARS
+    ):
         raise InvalidValue(
             name,
             HIDDEN,
-            f"must be at least {MIN_LENGTH} visible ASCII characters without spaces; {_MAKE_ONE}",
+            f"must be at least {MIN_SECRET_CHARS} visible ASCII characters without spaces;"
+            f" {_MAKE_SECRET}",
         )
 
 

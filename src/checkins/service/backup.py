@@ -1,4 +1,7 @@
-"""Copy a store that is in use, end the runs of a restored copy, and export a run's model."""
+"""Copy a store while it is in use, end the runs of a restored copy, and export a run's model.
+
+The store is the database that holds all state of the service.
+"""
 
 from __future__ import annotations
 
@@ -15,26 +18,29 @@ from checkins.service.settings import redacted_url
 from checkins.service.store import metadata, participants, run_state
 from checkins.service.store.database import Database, copy_sqlite
 
-SQLITE = "sqlite:///"
+SQLITE_PREFIX = "sqlite:///"
+"""Start of the URL of a SQLite store."""
 
 
-def back_up(store: str, out: Path) -> int:
-    """Copy a SQLite store while it is in use, mark the file as a copy, and return its epoch.
+def back_up(store: str, copy_path: Path) -> int:
+    """Copy a SQLite store while it is in use, and mark the file as a copy.
 
-    The runs of a copy are never continued. ``checkins serve --restore`` ends those that were open.
+    ``store`` is the URL of the store. Return the store's epoch, a number that increases with each
+    start of the service. The runs of a copy are never continued: ``checkins serve --restore`` ends
+    the runs that were open.
     """
-    if not store.startswith(SQLITE):
-        expected = "is not SQLite: use pg_dump, and keep the witness apart from the dump"
+    if not store.startswith(SQLITE_PREFIX):
+        expected = "is not SQLite: use pg_dump, and do not store the witness file with the dump"
         raise InvalidValue("store", redacted_url(store), expected)
-    _existing(store).close()
-    partial = out.with_name(out.name + ".part")
+    _open_existing(store).close()
+    partial = copy_path.with_name(copy_path.name + ".part")
     partial.unlink(missing_ok=True)
     try:
-        copy_sqlite(Path(store.removeprefix(SQLITE)), partial)
-        copy = Database(f"{SQLITE}{partial.resolve()}")
+        copy_sqlite(Path(store.removeprefix(SQLITE_PREFIX)), partial)
+        copy = Database(f"{SQLITE_PREFIX}{partial.resolve()}")
         with copy.exclusive_transaction("facts") as connection:
             metadata.write(connection, metadata.COPY_ENTRY, "yes")
-            participants.erase_clients(connection)  # no client may check in to a copy
+            participants.erase_clients(connection)  # clients must not check in to a copy
             # A copy must not contain the key from which tokens are derived.
             metadata.delete_entry(connection, metadata.SECRET_KEY_ENTRY)
             epoch = int(metadata.read(connection, metadata.EPOCH_ENTRY) or 0)
@@ -43,34 +49,35 @@ def back_up(store: str, out: Path) -> int:
         descriptor = os.open(partial, os.O_RDONLY)
         os.fsync(descriptor)
         os.close(descriptor)
-        partial.replace(out)
+        partial.replace(copy_path)
     finally:
-        for end in ("", "-wal", "-shm"):
-            partial.with_name(partial.name + end).unlink(missing_ok=True)
+        for suffix in ("", "-wal", "-shm"):
+            partial.with_name(partial.name + suffix).unlink(missing_ok=True)
     return epoch
 
 
-def end_runs(database: Database, *, lost: Collection[str] = ()) -> None:
+def end_runs(database: Database, *, lost_runs: Collection[str] = ()) -> None:
     """End every open run of a restored copy, because releases after the copy are unknown.
 
-    The certificate of each run assumes that it released every slot that its budget allows. No
-    further campaign is opened on a population whose privacy loss is unknown. These are the
-    populations in ``lost``, which had runs that are not in the copy, and the populations of open
-    runs with averaged updates, whose epsilon depends on the number of contributors.
+    The certificate of each run assumes that the run released every slot that its budget allows.
+    ``lost_runs`` are the populations that had runs which are not in the copy. The privacy loss of
+    these populations is unknown, and so is that of the populations of open runs with averaged
+    updates, whose epsilon depends on the number of contributors. These populations are marked, and
+    no further campaign is opened on them.
     """
     runs = database.read(run_state.load_specs_except, ())
     snapshots = [(spec, database.read(run_state.load_snapshot, spec)) for spec in runs]
-    open_runs = [(spec, now) for spec, now in snapshots if now.state.ending is None]
-    unknown = {*lost, *(spec.population for spec, _ in open_runs if spec.rules.averaged)}
+    open_runs = [(spec, snapshot) for spec, snapshot in snapshots if snapshot.state.ending is None]
+    averaged = {spec.population for spec, _ in open_runs if spec.rules.averaged}
     with database.exclusive_transaction("facts") as connection:
-        for population in sorted(unknown):
+        for population in sorted({*lost_runs, *averaged}):
             metadata.write(connection, metadata.lost_runs_entry(population), "yes")
     for spec, snapshot in open_runs:
         certificate = None
-        if spec.rules.averaged:  # epsilon depends on contributors after the copy
+        if spec.rules.averaged:  # epsilon depends on contributors that the copy does not know
             run = snapshot.ledger.running
-            rule = None if run is None else run.filter
-            spending = Spending(spec.campaign, earlier_of(snapshot.ledger), rule)
+            privacy_filter = None if run is None else run.filter
+            spending = Spending(spec.campaign, earlier_of(snapshot.ledger), privacy_filter)
             certificate = spending.after(spec.rules.slots).as_dict()
         stopped = run_state_machine.stop(database, spec, snapshot)
         run_state_machine.finish(database, spec, stopped, certificate)
@@ -79,8 +86,8 @@ def end_runs(database: Database, *, lost: Collection[str] = ()) -> None:
 
 
 def stored_model(store: str, run: str | None = None) -> bytes:
-    """Return the latest model of a run as safetensors. None means the newest run."""
-    database = _existing(store)
+    """Return the latest model of a run as safetensors. If ``run`` is None, use the newest run."""
+    database = _open_existing(store)
     try:
         runs = {spec.id: spec for spec in database.read(run_state.load_specs_except, ())}
         if not runs:
@@ -93,7 +100,7 @@ def stored_model(store: str, run: str | None = None) -> bytes:
         database.close()
 
 
-def _existing(store: str) -> Database:
-    if store.startswith(SQLITE) and not Path(store.removeprefix(SQLITE)).is_file():
+def _open_existing(store: str) -> Database:
+    if store.startswith(SQLITE_PREFIX) and not Path(store.removeprefix(SQLITE_PREFIX)).is_file():
         raise InvalidValue("store", store, "there is no such file")
     return Database(store)

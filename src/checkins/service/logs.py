@@ -1,17 +1,17 @@
 """Structured logs that cannot reveal who took part: JSON lines with fields from an allow-list.
 
-There is no line per request. Events of the schedule (opened, over) are logged with the second,
-because the schedule is public. A single client may cause a failure, so a failure is logged at most
-once a minute, with the minute and a count.
+Requests are not logged. Events of the schedule (a run opened, a run is over) are logged with the
+second, because the schedule is public. A single client may cause a failure, so a failure is logged
+at most once a minute, with the minute and a count.
 
 A field is written only if its name is in ``FIELDS`` and its value matches the pattern of that name.
-So a token, a receipt, an address or a report is never written. A field that does not match raises
-an exception in strict mode, which is the mode before ``configure`` is called; otherwise it is left
-out. From a log record of a library only the place of the call and the types of its exception are
-written, because its text may contain an address (uvicorn) or the parameters of a statement
+So a token, a receipt, an address or a report is never written. A field that does not match is left
+out. In strict mode, which is the mode before ``configure`` is called, it raises an exception. From
+a log record of a library, only the place of the call and the types of its exception are written,
+because its text may contain an address (uvicorn) or the parameters of an SQL statement
 (SQLAlchemy).
 
-Writing never waits, and a failure to write raises nothing. If the disk is full or nobody reads
+Writing a line never waits, and never raises an exception. If the disk is full or nobody reads
 standard error, lines are lost, and their number is written before the next line.
 """
 
@@ -36,10 +36,10 @@ from checkins import validate
 from checkins.errors import InvalidValue
 from checkins.protocol.wire import RUN_ID
 
-UVICORN: Mapping[str, Any] = MappingProxyType({"log_config": None, "access_log": False})
+UVICORN_OPTIONS: Mapping[str, Any] = MappingProxyType({"log_config": None, "access_log": False})
 """Arguments of ``uvicorn.Config`` that keep uvicorn from writing its own logs."""
 
-Failure = TypeVar("Failure", bound=BaseException)
+Error = TypeVar("Error", bound=BaseException)
 
 _WORD = r"[a-z][a-z-]{0,24}"
 _COUNT = r"[0-9]{1,15}"
@@ -67,8 +67,9 @@ FIELDS: Mapping[str, re.Pattern[str]] = MappingProxyType(
 )
 """Every field that a caller may write, and the pattern of its value.
 
-A caller may also pass an exception as ``error``; its type, its cause and its place are written.
-Tokens and receipts must not have 64 hex digits, because they would match the pattern of a hash.
+A caller may also pass an exception as ``error``; its type, the type of its cause and the place in
+the source code are written. Tokens and receipts must not have 64 hex digits, because they would
+match the pattern of a hash.
 """
 CODE_FIELDS: Mapping[str, re.Pattern[str]] = MappingProxyType(
     {
@@ -77,19 +78,20 @@ CODE_FIELDS: Mapping[str, re.Pattern[str]] = MappingProxyType(
         "library": re.compile(r"[A-Za-z_][A-Za-z_0-9.]{0,59}"),
     }
 )
-"""Names in source code. Only this module writes them, because a token may look like a name."""
+"""Fields that hold names in source code, and the pattern of their values. Only this module fills
+them, because a token from a caller may look like a name."""
 
-_EVENT = re.compile(_WORD)
-_LOGGERS = ("", "uvicorn", "uvicorn.error", "uvicorn.access", "uvicorn.asgi")
-_PACKAGE = str(Path(__file__).resolve().parents[1]) + os.sep
-_LOGGED = "written to the service's log"
-_PER_REQUEST = (  # messages that are dropped, because each is about a single request
+_EVENT_NAME = re.compile(_WORD)
+_REPLACED_LOGGERS = ("", "uvicorn", "uvicorn.error", "uvicorn.access", "uvicorn.asgi")
+_PACKAGE_FOLDER = str(Path(__file__).resolve().parents[1]) + os.sep
+_LOGGED_NOTE = "written to the service's log"
+_DROPPED_MESSAGES = (  # messages of uvicorn about a single request, which are not logged
     "Invalid HTTP request received.",
     "Unsupported upgrade request.",
     "No supported WebSocket library",
     "Exceeded concurrency limit.",
 )
-_LIFECYCLE = {
+_LIFECYCLE_EVENTS = {
     "Application startup complete.": "ready",
     "Application startup failed. Exiting.": "startup-failed",
     "Shutting down": "stopping",
@@ -100,14 +102,21 @@ _LIFECYCLE = {
 
 @dataclass(slots=True)
 class Log:
-    """The destination of log lines. In strict mode a field that does not match raises."""
+    """The destination of log lines. In strict mode a field that does not match raises.
+
+    ``repeats`` holds, for each repeated event, the minute in which it was last written and how
+    often it happened since. ``replaced_loggers`` holds the handlers, the level and the propagation
+    that each logger had before ``configure`` changed it.
+    """
 
     file: int | None = None  # descriptor of a log file; None means standard error
     strict: bool = True
-    repeated: dict[tuple[str, ...], tuple[int, int]] = field(default_factory=dict)
-    replaced: dict[str, tuple[list[logging.Handler], int, bool]] = field(default_factory=dict)
-    lost: int = 0  # number of lines lost since the last line that was written
-    mid_line: bool = False  # whether the last write ended in the middle of a line
+    repeats: dict[tuple[str, ...], tuple[int, int]] = field(default_factory=dict)
+    replaced_loggers: dict[str, tuple[list[logging.Handler], int, bool]] = field(
+        default_factory=dict
+    )
+    lost_lines: int = 0  # number of lines lost since the last line that was written
+    ends_mid_line: bool = False  # whether the last write ended in the middle of a line
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def write(
@@ -116,33 +125,34 @@ class Log:
         name: str,
         fields: Mapping[str, object],
         *,
-        unit_s: int,
-        code: Mapping[str, str] = MappingProxyType({}),
+        time_unit_s: int,
+        code_fields: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
-        """Write one line, with its time rounded down to ``unit_s`` seconds.
+        """Write one line, with its time rounded down to ``time_unit_s`` seconds.
 
-        ``code`` are fields of ``CODE_FIELDS``.
+        ``level`` is info, warning or error, and ``name`` the name of the event. ``code_fields``
+        holds fields that are listed in ``CODE_FIELDS``.
         """
-        if not _EVENT.fullmatch(name):
+        if not _EVENT_NAME.fullmatch(name):
             if self.strict:
                 raise InvalidValue("event", name[:40], "must be lower-case words joined by -")
             name = "unnamed"
-        written: dict[str, object] = {
-            key: value for key, value in code.items() if CODE_FIELDS[key].fullmatch(value)
+        valid_fields: dict[str, object] = {
+            key: value for key, value in code_fields.items() if CODE_FIELDS[key].fullmatch(value)
         }
         for key, value in fields.items():
             if value is None:
                 continue
             if key == "error" and isinstance(value, BaseException):
-                written |= _error_fields(value)
+                valid_fields |= _error_fields(value)
             elif _is_allowed(key, value):
-                written[key] = value
+                valid_fields[key] = value
             elif self.strict:
                 expected = f"must be one of {', '.join(FIELDS)}, and match its pattern"
                 raise InvalidValue("field", key[:40], expected)
             else:
-                written["field"] = key if CODE_FIELDS["field"].fullmatch(key) else "unknown"
-        self._write_line(_line(level, name, written, unit_s=unit_s))
+                valid_fields["field"] = key if CODE_FIELDS["field"].fullmatch(key) else "unknown"
+        self._write_line(_json_line(level, name, valid_fields, time_unit_s=time_unit_s))
 
     def _write_line(self, line: str) -> None:
         """Write a line, or count it as lost.
@@ -150,16 +160,17 @@ class Log:
         One call writes the whole line, so that lines of several workers do not mix.
         """
         with self.lock:
-            if self.lost:
-                line = _line("warning", "log-lines-lost", {"count": self.lost}, unit_s=60) + line
+            if self.lost_lines:
+                count = {"count": self.lost_lines}
+                line = _json_line("warning", "log-lines-lost", count, time_unit_s=60) + line
             try:
-                self._write_text(f"\n{line}" if self.mid_line else line)
+                self._write_text(f"\n{line}" if self.ends_mid_line else line)
             except Exception:  # the service goes on without its log
-                self.lost += 1
-                if _lost is not None:
-                    _lost()
+                self.lost_lines += 1
+                if _on_lost_line is not None:
+                    _on_lost_line()
             else:
-                self.lost, self.mid_line = 0, False
+                self.lost_lines, self.ends_mid_line = 0, False
 
     def _write_text(self, text: str) -> None:
         descriptor = self.file
@@ -177,19 +188,20 @@ class Log:
             if not _is_writable(descriptor):
                 raise BlockingIOError("nobody reads the log")
             data = data[os.write(descriptor, data) :]
-            self.mid_line = bool(data)
+            self.ends_mid_line = bool(data)
 
     def once_a_minute(self, *key: str) -> int:
-        """Return how often an event happened since it was last written, this time included.
+        """Count an event; return how often it happened since it was last written.
 
-        Return 0 if it was already written in this minute, so that it is not written again.
+        The number includes this time. Return 0 if the event was already written in this minute, so
+        that the caller does not write it again. ``key`` identifies the event.
         """
         minute = int(time.time()) // 60
-        last, count = self.repeated.pop(key, (-1, 0))
-        self.repeated[key] = (minute, 0) if last != minute else (last, count + 1)
-        if len(self.repeated) > 1000:
-            self.repeated.pop(next(iter(self.repeated)))
-        return count + 1 if last != minute else 0
+        last_minute, count = self.repeats.pop(key, (-1, 0))
+        self.repeats[key] = (minute, 0) if last_minute != minute else (last_minute, count + 1)
+        if len(self.repeats) > 1000:
+            self.repeats.pop(next(iter(self.repeats)))
+        return count + 1 if last_minute != minute else 0
 
     def __enter__(self) -> Self:
         return self
@@ -200,12 +212,12 @@ class Log:
     def close(self) -> None:
         """Close the log file, and restore the loggers that ``configure`` changed."""
         global _log
-        for name, (handlers, level, propagate) in self.replaced.items():
+        for name, (handlers, level, propagate) in self.replaced_loggers.items():
             logger = logging.getLogger(name)
             logger.handlers[:] = handlers
             logger.setLevel(level)
             logger.propagate = propagate
-        self.replaced.clear()
+        self.replaced_loggers.clear()
         if self.file is not None:
             with contextlib.suppress(OSError):
                 os.close(self.file)
@@ -214,30 +226,27 @@ class Log:
             _log = Log()
 
 
-def _line(level: str, name: str, fields: Mapping[str, object], *, unit_s: int) -> str:
-    now = int(time.time()) // unit_s * unit_s
-    stamp = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(now))
-    return json.dumps({"time": stamp, "level": level, "event": name, **fields}) + "\n"
+def _json_line(level: str, name: str, fields: Mapping[str, object], *, time_unit_s: int) -> str:
+    now_s = int(time.time()) // time_unit_s * time_unit_s
+    timestamp = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(now_s))
+    return json.dumps({"time": timestamp, "level": level, "event": name, **fields}) + "\n"
 
 
 def _is_writable(descriptor: int) -> bool:
-    """Return whether a short line can be written without waiting.
-
-    Return True also if writing would fail at once.
-    """
-    waiting = select.poll()
-    waiting.register(descriptor, select.POLLOUT)
-    return bool(waiting.poll(0))
+    """Return whether writing a short line would not wait. Writing may still fail at once."""
+    poll = select.poll()
+    poll.register(descriptor, select.POLLOUT)
+    return bool(poll.poll(0))
 
 
 _log = Log()
-_lost: Callable[[], None] | None = None
+_on_lost_line: Callable[[], None] | None = None
 
 
-def count_lost(lost: Callable[[], None]) -> None:
-    """From now on, call ``lost`` for every line that cannot be written."""
-    global _lost
-    _lost = lost
+def on_lost_line(callback: Callable[[], None]) -> None:
+    """From now on, call ``callback`` for every line that cannot be written."""
+    global _on_lost_line
+    _on_lost_line = callback
 
 
 def configure(log_file: Path | None, *, strict: bool = False) -> Log:
@@ -255,9 +264,9 @@ def configure(log_file: Path | None, *, strict: bool = False) -> Log:
         except OSError:
             raise InvalidValue("log_file", str(log_file), "must be a writable file") from None
     log = Log(file=descriptor, strict=strict)
-    for name in _LOGGERS:
+    for name in _REPLACED_LOGGERS:
         logger = logging.getLogger(name)
-        log.replaced[name] = (list(logger.handlers), logger.level, logger.propagate)
+        log.replaced_loggers[name] = (list(logger.handlers), logger.level, logger.propagate)
         logger.handlers[:] = [] if name else [_LibraryHandler()]
         logger.setLevel(logging.INFO if name == "uvicorn.error" else logging.WARNING)
         logger.propagate = name != "uvicorn.access"
@@ -266,67 +275,71 @@ def configure(log_file: Path | None, *, strict: bool = False) -> Log:
 
 
 def event(name: str, /, **fields: object) -> None:
-    """Write an event. The schedule or the operator must have caused it, not a single client."""
-    _log.write("info", name, fields, unit_s=1)
+    """Write an event. Its cause must be the schedule or the operator, not a single client."""
+    _log.write("info", name, fields, time_unit_s=1)
 
 
 def warning(name: str, /, **fields: object) -> None:
     """Write a warning for the operator. It must not be about a single client."""
-    _log.write("warning", name, fields, unit_s=1)
+    _log.write("warning", name, fields, time_unit_s=1)
 
 
-def repeated(name: str, /, **fields: object) -> None:
-    """Write a warning that may recur, at most once a minute, with the number of recurrences."""
+def repeated_warning(name: str, /, **fields: object) -> None:
+    """Write a warning at most once a minute, with the number of times that it happened."""
     if count := _log.once_a_minute(name, *(str(value) for value in fields.values())):
-        _log.write("warning", name, {**fields, "count": count}, unit_s=60)
+        _log.write("warning", name, {**fields, "count": count}, time_unit_s=60)
 
 
 def failure(error: BaseException, *, route: str | None = None) -> None:
     """Write the type and place of an exception, not its message, at most once a minute."""
     if _is_logged(error):
         return
-    mark_logged(error)  # uvicorn would log it again
-    code = _error_fields(error)
-    known = route if route is not None and _is_allowed("route", route) else None
-    if count := _log.once_a_minute(*code.values(), known or ""):
-        _log.write("error", "failed", {"route": known, "count": count}, unit_s=60, code=code)
+    mark_logged(error)  # so that uvicorn does not log it again
+    code_fields = _error_fields(error)
+    if route is not None and not _is_allowed("route", route):
+        route = None
+    if count := _log.once_a_minute(*code_fields.values(), route or ""):
+        fields = {"route": route, "count": count}
+        _log.write("error", "failed", fields, time_unit_s=60, code_fields=code_fields)
 
 
-def mark_logged(error: Failure) -> Failure:
+def mark_logged(error: Error) -> Error:
     """Mark an exception so that it is not logged again, and return it."""
     if not _is_logged(error):
-        error.add_note(_LOGGED)
+        error.add_note(_LOGGED_NOTE)
     return error
 
 
 def _is_logged(error: BaseException) -> bool:
-    return _LOGGED in getattr(error, "__notes__", ())
+    return _LOGGED_NOTE in getattr(error, "__notes__", ())
 
 
 def _error_fields(error: BaseException) -> dict[str, str]:
     """Return the type of an exception, the type of its cause, and where it was raised.
 
-    The place is the innermost one in this package, if there is any.
+    The place is the innermost line of this package in the traceback. If there is none, it is the
+    innermost line of all.
     """
     places = []
     trace = error.__traceback__
     while trace is not None:
         places.append((trace.tb_frame.f_code.co_filename, trace.tb_lineno))
         trace = trace.tb_next
-    ours = [place for place in places if place[0].startswith(_PACKAGE)]
-    found = {"error": type(error).__name__}
+    package_places = [place for place in places if place[0].startswith(_PACKAGE_FOLDER)]
+    fields = {"error": type(error).__name__}
     cause = error.__cause__ or error.__context__
     if isinstance(error, BaseExceptionGroup):
         cause = error.exceptions[0]
     if cause is not None:
-        found["cause"] = type(cause).__name__
-    if chosen := (ours or places)[-1:]:
-        found["place"] = _place(*chosen[0])
-    return {name: value for name, value in found.items() if CODE_FIELDS[name].fullmatch(value)}
+        fields["cause"] = type(cause).__name__
+    if innermost := (package_places or places)[-1:]:
+        fields["place"] = _place(*innermost[0])
+    return {name: value for name, value in fields.items() if CODE_FIELDS[name].fullmatch(value)}
 
 
 def _place(path: str, line: int) -> str:
-    return f"{path.removeprefix(_PACKAGE) if path.startswith(_PACKAGE) else Path(path).name}:{line}"
+    is_ours = path.startswith(_PACKAGE_FOLDER)
+    return f"{path.removeprefix(_PACKAGE_FOLDER) if is_ours else Path(path).name}:{line}"
 
 
 def _is_allowed(name: str, value: object) -> bool:
@@ -338,27 +351,28 @@ def _is_allowed(name: str, value: object) -> bool:
 
 
 class _LibraryHandler(logging.Handler):
-    """Handler for log records of libraries. It never writes their text."""
+    """Handler for log records of libraries. It never writes the text of a record."""
 
     def emit(self, record: logging.LogRecord) -> None:
         """Write the record, unless it is about a single request."""
         text = record.msg if isinstance(record.msg, str) else ""
         if record.name.startswith("uvicorn"):
-            if text.startswith(_PER_REQUEST):
+            if text.startswith(_DROPPED_MESSAGES):
                 return
-            if text in _LIFECYCLE:
-                _log.write(_level(record), _LIFECYCLE[text], {}, unit_s=1)
+            if text in _LIFECYCLE_EVENTS:
+                _log.write(_level(record), _LIFECYCLE_EVENTS[text], {}, time_unit_s=1)
                 return
         if record.levelno < logging.WARNING:
             return
         error = record.exc_info[1] if record.exc_info else None
         if error is not None and _is_logged(error):
             return
-        code = {} if error is None else _error_fields(error)
-        code["library"] = record.name
-        code.setdefault("place", _place(record.pathname, record.lineno))
-        if count := _log.once_a_minute(*code.values()):
-            _log.write(_level(record), "library", {"count": count}, unit_s=60, code=code)
+        code_fields = {} if error is None else _error_fields(error)
+        code_fields["library"] = record.name
+        code_fields.setdefault("place", _place(record.pathname, record.lineno))
+        if count := _log.once_a_minute(*code_fields.values()):
+            fields, level = {"count": count}, _level(record)
+            _log.write(level, "library", fields, time_unit_s=60, code_fields=code_fields)
 
 
 def _level(record: logging.LogRecord) -> str:

@@ -1,8 +1,8 @@
 """Prometheus metrics of a service, for its operator only.
 
 The metrics reveal how many clients checked in and when, so reading them requires the operator's
-token. A label holds the id of a campaign, the template of a route or a fixed word. It never holds a
-client, a token, a receipt or a slot number.
+token. The value of a label is the id of a run, the template of a route such as /campaigns/{run}, or
+a fixed word. It is never a client, a token, a receipt or a slot number.
 
 With several workers, the variable ``PROMETHEUS_MULTIPROC_DIR`` of every worker must name the same
 empty folder before this module is imported. ``render`` then returns the sums over all workers.
@@ -29,22 +29,43 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from prometheus_client.multiprocess import MultiProcessCollector, mark_process_dead
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-disable_created_metrics()  # type: ignore[no-untyped-call]  # they show when a first check-in came
+# A metric's creation time would show when the first check-in came.
+disable_created_metrics()  # type: ignore[no-untyped-call]
 
-FOLDER = "PROMETHEUS_MULTIPROC_DIR"
+FOLDER_VARIABLE = "PROMETHEUS_MULTIPROC_DIR"
+"""Environment variable with the folder in which worker processes share their metrics."""
 NO_ROUTE = "none"
+"""Label of requests that match no route."""
 METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS", "PATCH"})
+"""HTTP methods that are used as labels. All other methods have the label ``other``."""
 OUTCOMES = frozenset({"waiting", "chosen", "dismissed"})
+"""Outcomes of a long poll that are used as labels."""
 
-Kind = TypeVar("Kind", Counter, Gauge, Histogram)
-_REQUEST_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
-_COMMIT_S = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 5)
-_CLOSING_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
-_SIZES = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000)
+MetricType = TypeVar("MetricType", Counter, Gauge, Histogram)
+_REQUEST_BUCKETS_S = (
+    0.001,
+    0.0025,
+    0.005,
+    0.01,
+    0.025,
+    0.05,
+    0.1,
+    0.25,
+    0.5,
+    1,
+    2.5,
+    5,
+    10,
+    30,
+    60,
+)
+_COMMIT_BUCKETS_S = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 5)
+_CLOSING_BUCKETS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
+_BATCH_SIZE_BUCKETS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000)
 
 
 class Metrics:
-    """The metrics of one app. Each app has its own registry, so that apps never collide.
+    """The metrics of one app. Each app has a separate registry, so several apps do not collide.
 
     ``descriptions`` holds the type, name, labels and meaning of each metric, for the documentation.
     """
@@ -53,117 +74,116 @@ class Metrics:
         self.registry = CollectorRegistry()
         self.descriptions: list[tuple[type, str, list[str], str]] = []
         counter, histogram = partial(self._add, Counter), partial(self._add, Histogram)
-        live = partial(self._add, Gauge, multiprocess_mode="livesum")
-        newest = partial(self._add, Gauge, multiprocess_mode="mostrecent")
+        sum_gauge = partial(self._add, Gauge, multiprocess_mode="livesum")
+        latest_gauge = partial(self._add, Gauge, multiprocess_mode="mostrecent")
         self._requests = counter(
             "requests_total{route,method,status}", "requests by status class: 2xx, 4xx"
         )
         self._request_s = histogram(
             "request_seconds{route}",
             "time from request head to end of response",
-            buckets=_REQUEST_S,
+            buckets=_REQUEST_BUCKETS_S,
         )
         self._refused = counter("refused_total{reason}", "requests refused before the app saw them")
-        self._connections = live("connections", "open connections")
-        self.waiters = live("waiters", "long polls and event streams waiting now")
+        self._connections = sum_gauge("connections", "open connections")
+        self.waiters = sum_gauge("waiters", "long polls and event streams waiting now")
         self._long_polls = counter(
             "long_polls_total{outcome}", "responses: waiting, chosen, dismissed"
         )
         self._batch_size = histogram(
-            "batch_size", "writes that one group commit made durable", buckets=_SIZES
+            "batch_size", "writes that one group commit made durable", buckets=_BATCH_SIZE_BUCKETS
         )
-        self._commit_s = histogram("commit_seconds", "time of one group commit", buckets=_COMMIT_S)
-        self._slots = counter("slots_closed_total", "slots that this process closed")
-        seconds = "time from the start of closing a slot to its commit"
-        self._closing_s = histogram("closing_seconds", seconds, buckets=_CLOSING_S)
-        late = "delay from the end of a slot to its closing"
-        self._late_s = histogram("closing_late_seconds", late, buckets=_CLOSING_S)
+        self._commit_s = histogram(
+            "commit_seconds", "time of one group commit", buckets=_COMMIT_BUCKETS_S
+        )
+        self._slots_closed = counter("slots_closed_total", "slots that this process closed")
+        duration = "time from the start of closing a slot to its commit"
+        self._closing_s = histogram("closing_seconds", duration, buckets=_CLOSING_BUCKETS_S)
+        delay = "delay from the end of a slot to its closing"
+        self._closing_delay_s = histogram("closing_late_seconds", delay, buckets=_CLOSING_BUCKETS_S)
         jump = "how far the clock has jumped; 0 if it has not"
-        self._clock_off = self._add(Gauge, "clock_off_seconds", jump, multiprocess_mode="livemax")
-        self._lines_lost = counter("log_lines_lost_total", "log lines that could not be written")
-        self._restarts = counter(
+        self._clock_jump = self._add(Gauge, "clock_off_seconds", jump, multiprocess_mode="livemax")
+        self._lost_lines = counter("log_lines_lost_total", "log lines that could not be written")
+        self._task_restarts = counter(
             "task_restarts_total{task}", "failures of background tasks, each restarted"
         )
-        self._campaign_slots = newest("campaign_slots_closed{campaign}", "slots released so far")
-        self._campaign_spent = newest(
+        self._run_slots = latest_gauge("campaign_slots_closed{campaign}", "slots released so far")
+        self._run_epsilon_spent = latest_gauge(
             "campaign_epsilon_spent{campaign}", "upper bound on epsilon so far"
         )
-        self._campaign_budget = newest(
+        self._run_epsilon_budget = latest_gauge(
             "campaign_epsilon_budget{campaign}", "epsilon of the population's budget"
         )
-        self._labelled: dict[tuple[str, str, int], tuple[Counter, Histogram]] = {}
+        self._request_metrics: dict[tuple[str, str, int], tuple[Counter, Histogram]] = {}
 
-    def _add(self, kind: type[Kind], name: str, meaning: str, **options: Any) -> Kind:
-        """Create a metric. ``name`` lacks the prefix, and lists the labels in braces."""
+    def _add(self, kind: type[MetricType], name: str, meaning: str, **options: Any) -> MetricType:
+        """Create a metric. ``name`` is given without ``checkins_``, with its labels in braces."""
         name, *labels = re.findall(r"\w+", f"checkins_{name}")
         self.descriptions.append((kind, name, labels, meaning))
         return kind(name, meaning, labels, registry=self.registry, **options)
 
-    def request(self, *, route: str, method: str, status: int, seconds: float) -> None:
+    def record_request(self, *, route: str, method: str, status: int, seconds: float) -> None:
         """Record one request; ``route`` is the template of a route, never a path."""
         key = (route, method if method in METHODS else "other", status // 100)
-        labelled = self._labelled.get(key)
-        if labelled is None:
-            # Looking up a labelled metric takes longer than counting in it.
+        metrics = self._request_metrics.get(key)
+        if metrics is None:
+            # The metrics are cached, because looking them up by label takes longer than counting.
             counter = self._requests.labels(route, key[1], f"{key[2]}xx")
-            labelled = self._labelled[key] = (counter, self._request_s.labels(route))
-        labelled[0].inc()
-        labelled[1].observe(seconds)
+            metrics = self._request_metrics[key] = (counter, self._request_s.labels(route))
+        metrics[0].inc()
+        metrics[1].observe(seconds)
 
-    def refused(self, reason: str) -> None:
+    def count_refusal(self, reason: str) -> None:
         """Count a request that was refused before it reached the app; ``reason`` is fixed."""
         self._refused.labels(reason).inc()
 
-    def connections(self, number: int) -> None:
+    def set_connections(self, number: int) -> None:
         self._connections.set(number)
 
-    def clock_off(self, seconds: float) -> None:
-        """Record how far the calendar clock has jumped; 0 if the clocks agree."""
-        self._clock_off.set(seconds)
+    def set_clock_jump(self, seconds: float) -> None:
+        """Record how far the calendar clock has jumped; 0 if it has not."""
+        self._clock_jump.set(seconds)
 
-    def long_poll(self, outcome: str) -> None:
+    def count_long_poll(self, outcome: str) -> None:
         self._long_polls.labels(outcome if outcome in OUTCOMES else "other").inc()
 
-    def committed(self, writes: int, seconds: float) -> None:
+    def record_commit(self, writes: int, seconds: float) -> None:
         """Record the number of writes of one group commit, and its duration."""
         self._batch_size.observe(writes)
         self._commit_s.observe(seconds)
 
-    def slot_closed(self, *, seconds: float, late_s: float) -> None:
-        """Record that this process closed a slot.
-
-        ``seconds`` is the duration, and ``late_s`` the delay from the slot's end to the start.
-        """
-        self._slots.inc()
+    def record_slot_closed(self, *, seconds: float, late_s: float) -> None:
+        """Record that closing a slot took ``seconds`` and began ``late_s`` after the slot ended."""
+        self._slots_closed.inc()
         self._closing_s.observe(seconds)
-        self._late_s.observe(max(0.0, late_s))
+        self._closing_delay_s.observe(max(0.0, late_s))
 
-    def log_line_lost(self) -> None:
-        self._lines_lost.inc()
+    def count_lost_log_line(self) -> None:
+        self._lost_lines.inc()
 
-    def task_restarted(self, kind: str) -> None:
-        """Count a failure of a background task; ``kind`` is a fixed word."""
-        self._restarts.labels(kind).inc()
+    def count_task_restart(self, task: str) -> None:
+        """Count a failure of a background task; ``task`` is a fixed word."""
+        self._task_restarts.labels(task).inc()
 
-    def campaign(
-        self, campaign: str, *, slots_closed: int, epsilon_spent: float, epsilon_budget: float
+    def record_run(
+        self, run: str, *, slots_closed: int, epsilon_spent: float, epsilon_budget: float
     ) -> None:
-        """Record the progress of a run; ``campaign`` is its public id."""
-        self._campaign_slots.labels(campaign).set(slots_closed)
-        self._campaign_spent.labels(campaign).set(epsilon_spent)
-        self._campaign_budget.labels(campaign).set(epsilon_budget)
+        """Record the progress of a run; ``run`` is its public id."""
+        self._run_slots.labels(run).set(slots_closed)
+        self._run_epsilon_spent.labels(run).set(epsilon_spent)
+        self._run_epsilon_budget.labels(run).set(epsilon_budget)
 
     def render(self) -> tuple[bytes, str]:
         """Return the metrics of all workers in Prometheus format, and the content type."""
         registry = self.registry
-        if FOLDER in os.environ:
+        if FOLDER_VARIABLE in os.environ:
             registry = CollectorRegistry()
             MultiProcessCollector(registry)  # type: ignore[no-untyped-call]
         return generate_latest(registry), CONTENT_TYPE_LATEST
 
 
 class RequestMetrics:
-    """ASGI middleware that counts and times each request under its route's template."""
+    """ASGI middleware that counts and times each request under the template of its route."""
 
     def __init__(
         self, app: ASGIApp, *, metrics: Metrics, clock: Callable[[], float] = time.perf_counter
@@ -189,12 +209,12 @@ class RequestMetrics:
             await self.app(scope, receive, record_status)
         finally:
             seconds, method = self.clock() - start, scope["method"]
-            self.metrics.request(
-                route=template(scope), method=method, status=status, seconds=seconds
+            self.metrics.record_request(
+                route=route_template(scope), method=method, status=status, seconds=seconds
             )
 
 
-def template(scope: Scope) -> str:
+def route_template(scope: Scope) -> str:
     """Return the template of the route that matched a request; ``NO_ROUTE`` if none matched."""
     path = getattr(scope.get("route"), "path", None)
     return path if isinstance(path, str) and path else NO_ROUTE
@@ -202,5 +222,5 @@ def template(scope: Scope) -> str:
 
 def forget_worker(process_id: int) -> None:
     """Remove the gauges of a worker process that has ended."""
-    if FOLDER in os.environ:
+    if FOLDER_VARIABLE in os.environ:
         mark_process_dead(process_id)  # type: ignore[no-untyped-call]

@@ -1,4 +1,7 @@
-"""Serving: a single process, or a parent and several worker processes that share a socket."""
+"""Serve the app in a single process, or in several worker processes that share a socket.
+
+With several workers, a parent process starts them and restarts a worker that dies.
+"""
 
 from __future__ import annotations
 
@@ -26,13 +29,14 @@ from checkins.service.http.uvicorn_hooks import GracefulServer, limited_protocol
 from checkins.service.runs.runner import Runner
 from checkins.service.settings import Settings
 
-SHUTDOWN_S = 10
+SHUTDOWN_TIMEOUT_S = 10
 """Seconds within which a coordinator and its workers end after they are asked to stop."""
-REQUESTS_S = 5
-"""The part of ``SHUTDOWN_S`` for requests in flight. The rest is for open transactions."""
-KILL_S = SHUTDOWN_S - 0.5
-"""Seconds after which the parent kills a worker that has not ended."""
-CHECK_S = 0.25
+REQUESTS_TIMEOUT_S = 5
+"""Seconds of ``SHUTDOWN_TIMEOUT_S`` that running requests may take. Open transactions may take the
+rest."""
+KILL_AFTER_S = SHUTDOWN_TIMEOUT_S - 0.5
+"""Seconds after which the parent process kills a worker that was asked to stop."""
+CHECK_INTERVAL_S = 0.25
 """Seconds between two checks whether the parent process is alive, or the last run is over."""
 
 
@@ -48,18 +52,18 @@ class Coordinator(GracefulServer):
                 http=limited_protocol(
                     settings.limits,
                     trusted_proxies=settings.trusted_proxies,
-                    on_connection_count=self.runner.metrics.connections,
-                    on_refusal=self.runner.metrics.refused,
+                    on_connection_count=self.runner.metrics.set_connections,
+                    on_refusal=self.runner.metrics.count_refusal,
                 ),
                 loop="uvloop",
                 ws="none",
                 backlog=4096,
                 timeout_keep_alive=75,
-                timeout_graceful_shutdown=REQUESTS_S,
+                timeout_graceful_shutdown=REQUESTS_TIMEOUT_S,
                 proxy_headers=False,
                 server_header=False,
                 date_header=False,
-                **logs.UVICORN,
+                **logs.UVICORN_OPTIONS,
             ),
             ready=ready,
             release_waiters=self.runner.release_waiters,
@@ -88,12 +92,12 @@ def serve(
     ready: Callable[[], None],
     until_done: str | None = None,
 ) -> None:
-    """Serve in this process until asked to stop.
+    """Serve in this process until a signal asks it to stop.
 
-    If ``until_done`` is the id of a run, also stop once this run and all later runs of its campaign
-    are over.
+    ``ready`` is called once the server accepts connections. If ``until_done`` is the id of a run,
+    also stop once this run and all later runs of its campaign are over.
     """
-    _raise_file_limit()
+    _raise_open_file_limit()
     with logs.configure(settings.log_file):
         coordinator = Coordinator(settings, ready=ready)
         _run(coordinator, listener, _stop_after(coordinator, until_done))
@@ -111,31 +115,31 @@ def _run(
             coordinator.should_exit = True
 
     async def main() -> None:
-        watching = asyncio.create_task(watch)
-        watching.add_done_callback(stop_if_failed)
+        watch_task = asyncio.create_task(watch)
+        watch_task.add_done_callback(stop_if_failed)
         try:
             await coordinator.serve(sockets=[listener])
         finally:
-            watching.cancel()
-            await asyncio.wait({watching})
-        if not watching.cancelled():
-            watching.result()
+            watch_task.cancel()
+            await asyncio.wait({watch_task})
+        if not watch_task.cancelled():
+            watch_task.result()
 
     with asyncio.Runner(loop_factory=coordinator.config.get_loop_factory()) as runner:
         runner.run(main())
 
 
 async def _stop_after(coordinator: Coordinator, run: str | None) -> None:
-    """Stop the server once a run and all later runs of its campaign are over."""
+    """Stop the server once a run and all later runs of its campaign are over; None means never."""
     while run is not None:
-        await asyncio.sleep(CHECK_S)
+        await asyncio.sleep(CHECK_INTERVAL_S)
         live_run = coordinator.runner.live_runs.get(run)
         if live_run is None or not live_run.is_over:
             continue
         if live_run.next_run is not None:
             run = live_run.next_run
         elif live_run.is_last:
-            await asyncio.sleep(1.0)  # so that the last events are sent
+            await asyncio.sleep(1.0)  # so that browsers and devices get the last events
             coordinator.should_exit = True
             return
 
@@ -144,7 +148,7 @@ def serve_with_workers(
     settings: Settings, listener: socket.socket, *, workers: int, ready: Callable[[], None]
 ) -> None:
     """Serve with several worker processes on one socket. Restart a worker that dies."""
-    _raise_file_limit()
+    _raise_open_file_limit()
     with logs.configure(settings.log_file), _metrics_folder(), _Workers(settings, listener) as pool:
         for _ in range(workers):
             pool.spawn()
@@ -165,7 +169,7 @@ class _Workers:
     """Monotonic time at which workers that still run are killed; None until asked to stop."""
 
     def __enter__(self) -> _Workers:
-        self._before = {
+        self._previous_handlers = {
             number: signal.signal(number, self._stop)
             for number in (signal.SIGTERM, signal.SIGINT)
             if number == signal.SIGTERM or signal.getsignal(number) is not signal.SIG_IGN
@@ -180,22 +184,24 @@ class _Workers:
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
-        for number, handler in self._before.items():
+        for number, handler in self._previous_handlers.items():
             signal.signal(number, handler)
 
     def _stop(self, number: int, frame: FrameType | None) -> None:
         self.stopping = True
-        self._ask_to_stop()  # at once, because workers need time to end
+        self._ask_to_stop()  # not only in __exit__, because workers need time to end
 
     def _ask_to_stop(self) -> float:
+        """Ask all workers to stop; return the monotonic time at which they are killed."""
         if self.kill_at is None:
-            self.kill_at = time.monotonic() + KILL_S
+            self.kill_at = time.monotonic() + KILL_AFTER_S
         for process in self.processes:
             with contextlib.suppress(ProcessLookupError):
                 process.send_signal(signal.SIGTERM)
         return self.kill_at
 
     def spawn(self) -> None:
+        """Start one worker."""
         fd = self.listener.fileno()
         process = subprocess.Popen(
             [sys.executable, "-m", "checkins.service.server", str(fd), str(os.getpid())],
@@ -203,7 +209,7 @@ class _Workers:
             pass_fds=[fd],
         )
         if process.stdin is not None:
-            with contextlib.suppress(BrokenPipeError):  # it died, and is restarted
+            with contextlib.suppress(BrokenPipeError):  # the worker died, and will be restarted
                 process.stdin.write(self.settings.to_json().encode())
                 process.stdin.close()
         self.processes.append(process)
@@ -224,7 +230,7 @@ class _Workers:
             time.sleep(0.05)
 
     def restart_dead_workers(self) -> None:
-        """Restart every worker that dies, until asked to stop."""
+        """Restart every worker that dies, until a signal asks the parent process to stop."""
         while not self.stopping:
             time.sleep(0.1)
             for process in list(self.processes):
@@ -239,42 +245,43 @@ class _Workers:
 def _metrics_folder() -> Iterator[None]:
     """Create a temporary folder in which workers share their metrics."""
     with tempfile.TemporaryDirectory(prefix="checkins-metrics-") as folder:
-        os.environ[metrics.FOLDER] = folder
+        os.environ[metrics.FOLDER_VARIABLE] = folder
         try:
             yield
         finally:
-            del os.environ[metrics.FOLDER]
+            del os.environ[metrics.FOLDER_VARIABLE]
 
 
-def _raise_file_limit() -> None:
-    """Raise the limit on open files, and so on connections, as far as the system allows."""
+def _raise_open_file_limit() -> None:
+    """Raise the limit on open files, which include connections, as far as the system allows."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         with contextlib.suppress(OSError, ValueError):
             resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
-def work(arguments: Sequence[str]) -> None:
+def run_worker(arguments: Sequence[str]) -> None:
     """Run a worker, which serves an inherited socket until asked to stop or its parent dies.
 
     The arguments are the socket's descriptor and the parent's process id. The settings come from
     standard input.
     """
-    parent = int(arguments[1])  # not getppid(), because the parent may have died already
+    parent_id = int(arguments[1])  # not getppid(), because the parent may have died already
     settings = Settings.from_json(sys.stdin.read())
     listener = socket.socket(fileno=int(arguments[0]))
-    _raise_file_limit()
+    _raise_open_file_limit()
     with logs.configure(settings.log_file):
         coordinator = Coordinator(settings)
-        _run(coordinator, listener, _stop_without_parent(coordinator, parent))
+        _run(coordinator, listener, _stop_without_parent(coordinator, parent_id))
     sys.exit(0 if coordinator.started else 1)
 
 
-async def _stop_without_parent(coordinator: Coordinator, parent: int) -> None:
-    while os.getppid() == parent:
-        await asyncio.sleep(CHECK_S)
+async def _stop_without_parent(coordinator: Coordinator, parent_id: int) -> None:
+    """Stop the server once the parent process has ended."""
+    while os.getppid() == parent_id:
+        await asyncio.sleep(CHECK_INTERVAL_S)
     coordinator.should_exit = True
 
 
 if __name__ == "__main__":
-    work(sys.argv[1:])
+    run_worker(sys.argv[1:])

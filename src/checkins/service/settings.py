@@ -16,33 +16,34 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from checkins import validate
 from checkins.errors import InvalidValue
-from checkins.service.authentication import HIDDEN, is_same, require_secret
+from checkins.service.authentication import HIDDEN, is_same_secret, require_secret
 from checkins.service.authentication import Enrolment as Enrolment
 from checkins.service.authentication import EnrolmentKind as EnrolmentKind
 
 KIB = 1024
-_SECRET_OPTION = re.compile(r"(?i)([^&=?]*(?:pass|secret|token|key)[^&=?]*)=[^&]*")
+_SECRET_QUERY_OPTION = re.compile(r"(?i)([^&=?]*(?:pass|secret|token|key)[^&=?]*)=[^&]*")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """Limits of one worker process. Each process counts only its own requests.
+    """Limits of one worker process. Each process counts only its own requests and connections.
 
-    The value 0 for a rate or for a number of connections means no limit.
+    ``body`` and ``head`` are those of a request. The value 0 for ``requests_per_s``,
+    ``connections`` or ``per_address`` means no limit.
     """
 
     __pydantic_config__: ClassVar = ConfigDict(extra="forbid")
     body_bytes: int = 16 * KIB
-    campaign_bytes: int = 200_000  # size of a campaign file
+    campaign_bytes: int = 200_000  # size of a campaign file that the operator uploads
     head_bytes: int = 32 * KIB
     requests_per_s: float = 1000.0  # average rate of one address
-    burst: int = 5000  # requests of one address at once
+    burst: int = 5000  # requests that one address may send at once
     connections: int = 15_000
     per_address: int = 1000  # connections of one address, or of one IPv6 /64
     listeners: int = 2000  # open event streams
     head_s: float = 10.0
     body_s: float = 10.0
-    answer_s: float = 60.0  # time between two checks that a client reads its response
+    answer_s: float = 60.0  # time between two checks that a client is reading its response
     waiting_s: float = 60.0  # duration of the longest long poll
 
     def __post_init__(self) -> None:
@@ -57,7 +58,13 @@ class Limits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """All settings of a worker process, which the operator decides."""
+    """All settings of a worker process, which the operator decides.
+
+    ``folder`` is the folder of the campaign file, from which paths in it are resolved. ``witness``
+    is a file outside the store that detects a store restored from an old backup; None disables this
+    check. If ``log_file`` is None, logs go to standard error. ``trusted_proxies`` are addresses or
+    networks. ``plan`` turns the planner's page and route on.
+    """
 
     __pydantic_config__: ClassVar = ConfigDict(extra="forbid")
     store: str = field(repr=False)  # may contain a password; see redacted_store
@@ -93,7 +100,7 @@ class Settings:
 
     def is_operator(self, credential: str | None) -> bool:
         """Compare a credential with the operator's token in constant time."""
-        return credential is not None and is_same(credential, self.operator_token)
+        return credential is not None and is_same_secret(credential, self.operator_token)
 
     def to_json(self) -> str:
         """Return all settings, including secrets, as JSON for the pipe to a worker process.
@@ -112,7 +119,9 @@ class Settings:
 
 
 def redacted_url(url: str) -> str:
-    """Return a URL without its password. A text that is not a URL, but may be secret, is hidden.
+    """Return a URL with its password replaced by ``***``.
+
+    A text that is not a URL is hidden if it contains = or @, because it may contain a password.
 
     >>> redacted_url("postgresql://ann:p@ss/word@db.example/checkins?sslmode=require")
     'postgresql://ann:***@db.example/checkins?sslmode=require'
@@ -120,16 +129,17 @@ def redacted_url(url: str) -> str:
     scheme, separator, rest = url.partition("://")
     if not separator or not re.fullmatch(r"[A-Za-z][A-Za-z0-9+.-]*", scheme):
         return HIDDEN if re.search(r"[=@]", url) else url
-    credentials, at, place = rest.rpartition("@")
-    if at and scheme != "sqlite":
+    credentials, at_sign, host_and_path = rest.rpartition("@")
+    if at_sign and scheme != "sqlite":
         user, colon, _ = credentials.partition(":")
-        rest = f"{user}{colon and ':***'}@{place}"
-    body, mark, query = rest.partition("?")
-    return f"{scheme}://{body}{mark}" + _SECRET_OPTION.sub(r"\1=***", query)
+        rest = f"{user}{colon and ':***'}@{host_and_path}"
+    before_query, question_mark, query = rest.partition("?")
+    redacted_query = _SECRET_QUERY_OPTION.sub(r"\1=***", query)
+    return f"{scheme}://{before_query}{question_mark}{redacted_query}"
 
 
 def proxy_network(proxy: str) -> ipaddress.IPv4Network | ipaddress.IPv6Network:
-    """Return the network of a trusted proxy. A single address is a network of one."""
+    """Return the network of a trusted proxy. A single address is a network of one address."""
     try:
         return ipaddress.ip_network(proxy, strict=False)
     except ValueError:

@@ -1,6 +1,8 @@
-"""Steps before a coordinator starts: migrate and check its store, and open a campaign.
+"""Steps before a coordinator starts: migrate and check its database, and open a campaign.
 
-Later ``runs.runner`` reads the runs from the store.
+A coordinator is one running service. After these steps, ``runs.runner`` reads the runs from the
+database. The witness file holds a second copy of the newest progress of each run, outside the
+database, so that a database restored from an old backup is detected.
 """
 
 from __future__ import annotations
@@ -24,25 +26,25 @@ from checkins.service.store.schema import migrate
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """The start of a campaign, as a moment or as seconds from now.
+    """The start of a campaign that the operator gives: a time, or seconds from now.
 
-    If both are None, the campaign starts as its file says.
+    If ``moment`` and ``delay_s`` are None, the campaign starts at the time in its file.
     """
 
     moment: datetime | None = None
-    in_s: float | None = None
+    delay_s: float | None = None
 
-    def of(self, campaign: Campaign) -> Campaign:
+    def apply_to(self, campaign: Campaign) -> Campaign:
         """Return the campaign with this start. A different start gives a different seal."""
         schedule = campaign.schedule
-        if schedule is None or (self.moment is None and self.in_s is None):
+        if schedule is None or (self.moment is None and self.delay_s is None):
             return campaign
-        moment = self.moment or datetime.now(UTC) + timedelta(seconds=self.in_s or 0.0)
+        moment = self.moment or datetime.now(UTC) + timedelta(seconds=self.delay_s or 0.0)
         return replace(campaign, schedule=replace(schedule, start=moment))
 
     @property
     def is_given(self) -> bool:
-        return self.moment is not None or self.in_s is not None
+        return self.moment is not None or self.delay_s is not None
 
 
 def prepare(
@@ -50,111 +52,125 @@ def prepare(
     campaign: Campaign | None,
     *,
     start: Start,
-    again: bool = False,
+    start_again: bool = False,
     restore: bool = False,
     trust_clock: bool = False,
-    warn: Callable[[str], None] = lambda words: None,
+    warn: Callable[[str], None] = lambda message: None,
     database: Database | None = None,
 ) -> RunSpec | None:
-    """Prepare the store, and return the run of ``campaign``, which is opened if necessary.
+    """Prepare the database, and return the run of ``campaign``, which is opened if necessary.
 
-    Return None if ``campaign`` is None. If ``start`` is given and the store has an open campaign
-    that differs only in its start, that campaign is continued. If ``start`` is in seconds from now,
-    such a campaign is found even when it is over, and ``again`` opens a new one instead.
+    Return None if ``campaign`` is None. If ``start`` is given and the database has an open campaign
+    that differs from ``campaign`` only in its start, this stored campaign is continued. If
+    ``start`` is in seconds from now, a stored campaign that is over is returned too, unless
+    ``start_again`` is True; then a new campaign is opened.
 
-    ``restore`` ends every run of a copy. ``trust_clock`` accepts a calendar clock that has jumped
-    since the machine booted. ``warn`` is called with each warning for the operator. ``database``
-    is for tests; if None, it is created from ``settings``. If PostgreSQL accepts no connections or
-    crashes, all steps are repeated once it answers.
+    ``restore`` ends every open run, because the database is a copy that was restored.
+    ``trust_clock`` accepts a calendar clock that has jumped since the machine booted. ``warn`` is
+    called with each warning for the operator. ``database`` is for tests; None opens the database of
+    ``settings``. If PostgreSQL accepts no connections or crashes, all steps are repeated once it
+    answers.
     """
     store = Database(settings.store) if database is None else database
     guard = None if settings.witness is None else RollbackGuard(settings.witness)
 
-    def prepared() -> RunSpec | None:
+    def prepare_store() -> RunSpec | None:
         store.check_durable()
         migrate(store)
         clock_watch.start(store, trust_calendar=trust_clock)
         if restore:
             if guard is not None:
                 guard.check_restorable(store)
-            lost = () if guard is None else guard.populations_with_lost_runs(store)
-            backup.end_runs(store, lost=lost)
+            lost_runs = () if guard is None else guard.populations_with_lost_runs(store)
+            backup.end_runs(store, lost_runs=lost_runs)
             if guard is not None:
                 guard.overwrite(progress_of(store))
         if guard is not None:
             guard.check(store)
-            for event, words in guard.warnings(store, settings.store).items():
+            for event, message in guard.warnings(store, settings.store).items():
                 logs.warning(event)
-                warn(words)
+                warn(message)
         _check_populations(store, settings)
         metadata.begin_epoch(store)
-        spec = None if campaign is None else _opened(store, settings, campaign, start, again=again)
+        spec = None
+        if campaign is not None:
+            spec = _open_campaign(store, settings, campaign, start, start_again=start_again)
         if guard is not None:
             guard.record(progress_of(store))
         return spec
 
     try:
         with logs.configure(settings.log_file):
-            return store.run_when_available(prepared)
+            return store.run_when_available(prepare_store)
     finally:
         store.close()
 
 
-def _opened(
-    database: Database, settings: Settings, campaign: Campaign, start: Start, *, again: bool = False
+def _open_campaign(
+    database: Database,
+    settings: Settings,
+    campaign: Campaign,
+    start: Start,
+    start_again: bool = False,
 ) -> RunSpec:
-    found = _same_but_for_start(database, campaign, start, again) if start.is_given else None
-    given: Any = {"folder": settings.folder, "allow_list_size": len(settings.enrolment.allow_list)}
-    if found is not None:
-        return opening.open_run(database, found, **given)
-    return opening.open_run(database, campaign, with_start=start.of, **given)
+    stored = None
+    if start.is_given:
+        stored = _stored_with_other_start(database, campaign, start, start_again)
+    allow_list_size = len(settings.enrolment.allow_list)
+    options: Any = {"folder": settings.folder, "allow_list_size": allow_list_size}
+    if stored is not None:
+        return opening.open_run(database, stored, **options)
+    return opening.open_run(database, campaign, with_start=start.apply_to, **options)
 
 
 def _check_populations(database: Database, settings: Settings) -> None:
-    """Raise InvalidValue if the allow-list has too many keys for a run that is not over."""
+    """Raise InvalidValue if the allow-list has more keys than an open run may have clients."""
     for spec in database.read(run_state.load_specs_except, ()):
         if database.read(run_state.load_state, spec.id).ending is None:
             opening.require_allow_list_fits(spec.campaign, len(settings.enrolment.allow_list))
 
 
-def _same_but_for_start(
-    database: Database, campaign: Campaign, start: Start, again: bool
+def _stored_with_other_start(
+    database: Database, campaign: Campaign, start: Start, start_again: bool
 ) -> Campaign | None:
-    """Return the newest campaign in the store that differs only in its start, or None.
+    """Return the newest stored campaign that differs from ``campaign`` only in its start, or None.
 
-    A campaign that is over counts only if ``start`` is in seconds from now and ``again`` is False.
+    A stored campaign that is over is returned only if ``start`` is in seconds from now and
+    ``start_again`` is False.
     """
     for spec in reversed(database.read(run_state.load_specs_except, ())):
-        here = spec.campaign
-        if here.schedule is None or campaign.schedule is None:
+        stored = spec.campaign
+        if stored.schedule is None or campaign.schedule is None:
             continue
-        schedule = replace(campaign.schedule, start=here.schedule.start)
-        if replace(campaign, schedule=schedule).seal != here.seal:
+        schedule = replace(campaign.schedule, start=stored.schedule.start)
+        if replace(campaign, schedule=schedule).seal != stored.seal:
             continue
         is_over = database.read(run_state.load_state, spec.id).ending is not None
-        if not is_over or (start.in_s is not None and not again):
-            return here
+        if not is_over or (start.delay_s is not None and not start_again):
+            return stored
     return None
 
 
-def parsed_start(text: str) -> Start:
-    """Parse ``now``, ``+SECONDS``, or a time such as 2030-01-01T00:00:00Z. ``now`` means +2.
+def parse_start(text: str) -> Start:
+    """Parse ``now``, ``+SECONDS``, or a time such as 2030-01-01T00:00:00Z.
 
-    >>> parsed_start("+30")
-    Start(moment=None, in_s=30.0)
+    ``now`` means in two seconds, so that the first slot does not begin before the service is ready.
+
+    >>> parse_start("+30")
+    Start(moment=None, delay_s=30.0)
     """
     if text == "now":
-        return Start(in_s=2.0)
+        return Start(delay_s=2.0)
     try:
         if text.startswith("+"):
             seconds = float(text[1:])
             if 0.0 <= seconds < 1e9:
-                return Start(in_s=seconds)
+                return Start(delay_s=seconds)
         else:
             moment = datetime.fromisoformat(text)
             if moment.utcoffset() is not None:
                 return Start(moment=moment)
     except ValueError:
         pass
-    expected = "must be now, +SECONDS, or an instant such as 2030-01-01T00:00:00Z"
+    expected = "must be now, +SECONDS, or a time with its zone such as 2030-01-01T00:00:00Z"
     raise InvalidValue("start", text, expected)

@@ -85,7 +85,7 @@ def serve(given: GivenOptions) -> None:
     with redacted.errors_as_option_errors():
         start = startup.Start()
         if "start" in given:
-            start = startup.parsed_start(given.texts["start"])
+            start = startup.parse_start(given.texts["start"])
         settings, is_generated = _settings(given, folder)
         worker_count = given.integer("workers", default=1, most=LARGEST_LIMIT)
         listen_port = given.integer("port", default=DEFAULT_PORT, least=0, most=65535)
@@ -113,7 +113,7 @@ def serve(given: GivenOptions) -> None:
                 settings,
                 campaign,
                 start=start,
-                again=values["again"],
+                start_again=values["again"],
                 restore=values["restore"],
                 trust_clock=values["trust_clock"],
                 warn=warnings.append,

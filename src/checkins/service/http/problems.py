@@ -1,7 +1,7 @@
 """Errors as problem documents: application/problem+json (RFC 9457).
 
-A slug such as ``too-early`` names the reason. The ``detail`` of a document repeats no part of the
-request except short values of named parameters.
+The type of a problem is a slug such as ``too-early``. The ``detail`` of a document explains the
+problem. It repeats no part of the request except short values of named parameters.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from checkins.protocol.report import Malformed
 from checkins.service import logs
 from checkins.service.authentication import NotAdmitted
 
-MAX_DETAIL = 600
-MAX_VALUE = 80
-MAX_FAULTS = 5
-FAILED = "the operator's log says where the service failed; try again later"
+MAX_DETAIL_CHARS = 600
+MAX_VALUE_CHARS = 80  # longest value that a detail repeats
+MAX_INVALID_FIELDS = 5  # most invalid fields that a detail lists
+FAILED_DETAIL = "the operator's log says where the service failed; try again later"
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,12 +60,16 @@ PROBLEM_TYPES: Mapping[str, ProblemType] = {
     "not-ready": ProblemType(503, "The service is not ready"),
     "failed": ProblemType(500, "The service failed"),
 }
-_WITH_RETRY = {"too-early", "too-many", "busy", "not-ready"}
-_BY_STATUS = {404: "unknown-path", 405: "wrong-method", 422: "invalid", 500: "failed"}
+_SLUGS_WITH_RETRY_AFTER = {"too-early", "too-many", "busy", "not-ready"}
+_SLUG_BY_STATUS = {404: "unknown-path", 405: "wrong-method", 422: "invalid", 500: "failed"}
 
 
 class Problem(Exception):
-    """An error that is sent to the client; ``slug`` is a key of ``PROBLEM_TYPES``."""
+    """An error that is sent to the client.
+
+    ``slug`` is a key of ``PROBLEM_TYPES``. An empty ``detail`` means the title of this type.
+    ``retry_after`` is the number of seconds to wait before a retry, or None.
+    """
 
     def __init__(self, slug: str, detail: str = "", *, retry_after: float | None = None) -> None:
         if slug not in PROBLEM_TYPES:
@@ -73,14 +77,14 @@ class Problem(Exception):
         super().__init__(f"{slug}: {detail}")
         self.slug = slug
         self.status = PROBLEM_TYPES[slug].status
-        self.detail = _shortened(detail or PROBLEM_TYPES[slug].title, MAX_DETAIL)
+        self.detail = _shortened(detail or PROBLEM_TYPES[slug].title, MAX_DETAIL_CHARS)
         self.retry_after = retry_after
 
     def body(self) -> bytes:
-        return _document(self.slug, PROBLEM_TYPES[self.slug].title, self.status, self.detail)
+        return _problem_json(self.slug, PROBLEM_TYPES[self.slug].title, self.status, self.detail)
 
     def headers(self) -> dict[str, str]:
-        """Return the headers: content type, when to retry, and whether a credential is needed."""
+        """Return the headers of the response: Content-Type, Retry-After, WWW-Authenticate."""
         headers = {"content-type": wire.PROBLEM}
         if self.retry_after is not None:
             wait_s = self.retry_after if math.isfinite(self.retry_after) else 1.0
@@ -93,40 +97,44 @@ class Problem(Exception):
         return Response(self.body(), status_code=self.status, headers=self.headers())
 
 
-def install(app: FastAPI) -> None:
-    """Make the app answer every exception of its routes with a problem document."""
+def install_handlers(app: FastAPI) -> None:
+    """Make the app respond to every exception of its routes with a problem document."""
 
-    def answer_with(kind: type[Exception], problem: Callable[[Any], Problem]) -> None:
+    def add_handler(error_type: type[Exception], problem_of: Callable[[Any], Problem]) -> None:
         async def handler(_: Request, error: Exception) -> Response:
-            return problem(error).response()
+            return problem_of(error).response()
 
-        app.add_exception_handler(kind, handler)
+        app.add_exception_handler(error_type, handler)
 
     async def on_http(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
-        response = _from_http(error)
+        response = _problem_of_http_error(error)
         if error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
-            # The framework names the methods of one route; a path may have several routes.
-            response.headers["allow"] = ", ".join(sorted(_allowed(request)))
+            # FastAPI lists only the methods of one route, and a path may have several routes.
+            response.headers["allow"] = ", ".join(sorted(_allowed_methods(request)))
         return response
 
     async def on_failure(request: Request, error: Exception) -> Response:
         logs.failure(error, route=getattr(request.scope.get("route"), "path", None))
-        return Problem("failed", FAILED).response()  # not sent: the middleware has answered
+        # This response is not sent, because ``RequestLimits`` has already sent one.
+        return Problem("failed", FAILED_DETAIL).response()
 
-    cut_off = "the connection closed before the body was complete"
-    answer_with(Problem, lambda error: error)
-    answer_with(NotAdmitted, lambda error: Problem("not-enrolled", str(error)))
-    answer_with(ProtocolViolation, lambda error: Problem("refused", str(error)))
-    answer_with(Malformed, lambda error: Problem("invalid", str(error)))
-    answer_with(InvalidValue, _invalid)
-    answer_with(RequestValidationError, lambda error: Problem("invalid", _faults(error.errors())))
-    answer_with(ClientDisconnect, lambda _: Problem("too-slow", cut_off))
+    def invalid_fields(error: RequestValidationError) -> Problem:
+        return Problem("invalid", _describe_invalid_fields(error.errors()))
+
+    disconnected = "the connection closed before the body was complete"
+    add_handler(Problem, lambda error: error)
+    add_handler(NotAdmitted, lambda error: Problem("not-enrolled", str(error)))
+    add_handler(ProtocolViolation, lambda error: Problem("refused", str(error)))
+    add_handler(Malformed, lambda error: Problem("invalid", str(error)))
+    add_handler(InvalidValue, _invalid_value_problem)
+    add_handler(RequestValidationError, invalid_fields)
+    add_handler(ClientDisconnect, lambda _: Problem("too-slow", disconnected))
     app.add_exception_handler(HTTPException, on_http)
     app.add_exception_handler(Exception, on_failure)
 
 
-def _invalid(error: InvalidValue) -> Problem:
+def _invalid_value_problem(error: InvalidValue) -> Problem:
     return Problem("invalid", f"{error.name}{_value_text(error.value)}: {error.expected}")
 
 
@@ -138,12 +146,13 @@ def problem_responses(*slugs: str) -> dict[int | str, dict[str, Any]]:
     """
     responses: dict[int | str, dict[str, Any]] = {}
     for status in sorted({Problem(slug).status for slug in slugs}):
-        here = [slug for slug in slugs if PROBLEM_TYPES[slug].status == status]
+        same_status = [slug for slug in slugs if PROBLEM_TYPES[slug].status == status]
+        titles = (f"`{slug}`: {PROBLEM_TYPES[slug].title}" for slug in same_status)
         responses[status] = {
-            "description": "; ".join(f"`{slug}`: {PROBLEM_TYPES[slug].title}" for slug in here),
-            "content": {wire.PROBLEM: {"schema": _schema(status, here)}},
+            "description": "; ".join(titles),
+            "content": {wire.PROBLEM: {"schema": _schema(status, same_status)}},
         }
-        if _WITH_RETRY & set(here):
+        if _SLUGS_WITH_RETRY_AFTER & set(same_status):
             responses[status]["headers"] = {
                 "Retry-After": {
                     "description": "Seconds to wait before trying again",
@@ -167,54 +176,56 @@ def _schema(status: int, slugs: Sequence[str]) -> dict[str, Any]:
     }
 
 
-def _document(slug: str, title: str, status: int, detail: str) -> bytes:
+def _problem_json(slug: str, title: str, status: int, detail: str) -> bytes:
     kind = f"{wire.PROBLEM_URN}{slug}"
     document = wire.ProblemDocument(type=kind, title=title, status=status, detail=detail)
     return json.dumps(document).encode()  # ASCII, so a lone surrogate in the input does no harm
 
 
-def _from_http(error: HTTPException) -> Response:
-    """Convert an error of the framework to a problem document, and keep its headers."""
+def _problem_of_http_error(error: HTTPException) -> Response:
+    """Convert an HTTP error of FastAPI to a problem document, and keep its headers."""
     status, headers = error.status_code, dict(error.headers or {})
     if status in (204, 304) or status < 200:
         return Response(status_code=status, headers=headers)
-    known = status in HTTPStatus.__members__.values()
-    phrase = HTTPStatus(status).phrase if known else "Refused"
-    slug = _BY_STATUS.get(status) or phrase.lower().replace(" ", "-").replace("'", "")
+    is_standard = status in HTTPStatus.__members__.values()
+    phrase = HTTPStatus(status).phrase if is_standard else "Refused"
+    slug = _SLUG_BY_STATUS.get(status) or phrase.lower().replace(" ", "-").replace("'", "")
     title = PROBLEM_TYPES[slug].title if slug in PROBLEM_TYPES else phrase
     detail = "" if status >= 500 or error.detail == phrase else str(error.detail)
-    body = _document(slug, title, status, _shortened(detail or title, MAX_DETAIL))
+    body = _problem_json(slug, title, status, _shortened(detail or title, MAX_DETAIL_CHARS))
     return Response(body, status_code=status, headers={**headers, "content-type": wire.PROBLEM})
 
 
-def _allowed(request: Request) -> set[str]:
+def _allowed_methods(request: Request) -> set[str]:
     """Return every method that is allowed at the path of a request."""
-    found: set[str] = set()
+    methods: set[str] = set()
     for route in request.app.routes:
         if route.matches(request.scope)[0] is not Match.NONE:
-            found |= getattr(route, "allowed", None) or getattr(route, "methods", None) or set()
-    return found
+            methods |= getattr(route, "allowed", None) or getattr(route, "methods", None) or set()
+    return methods
 
 
-def _faults(errors: Sequence[Any]) -> str:
+def _describe_invalid_fields(errors: Sequence[Any]) -> str:
     """Return which fields of a request are not valid, and why, without their values.
 
-    The name of a field is shortened, because a client may have chosen it.
+    ``errors`` are those of a ``RequestValidationError``. The name of a field is shortened, because
+    the client may have chosen the name.
     """
-    faults = []
-    for error in errors[:MAX_FAULTS]:
+    descriptions = []
+    for error in errors[:MAX_INVALID_FIELDS]:
         cause = (error.get("ctx") or {}).get("error")
         if isinstance(cause, InvalidValue):
-            why = cause.expected
+            reason = cause.expected
         elif error.get("type") in ("value_error", "assertion_error"):
-            why = "is not valid"  # the message of a validator could repeat the input
+            reason = "is not valid"  # the message of a validator could repeat the input
         else:
-            why = str(error.get("msg", "is not valid"))
-        place = ".".join(_shortened(str(part), MAX_VALUE // 2) for part in error.get("loc", ())[:6])
-        faults.append(f"{place}: {_shortened(why, 2 * MAX_VALUE)}")
-    if len(errors) > MAX_FAULTS:
-        faults.append(f"and {len(errors) - MAX_FAULTS} more")
-    return "; ".join(faults)
+            reason = str(error.get("msg", "is not valid"))
+        parts = error.get("loc", ())[:6]
+        field = ".".join(_shortened(str(part), MAX_VALUE_CHARS // 2) for part in parts)
+        descriptions.append(f"{field}: {_shortened(reason, 2 * MAX_VALUE_CHARS)}")
+    if len(errors) > MAX_INVALID_FIELDS:
+        descriptions.append(f"and {len(errors) - MAX_INVALID_FIELDS} more")
+    return "; ".join(descriptions)
 
 
 def _value_text(value: object) -> str:
@@ -224,8 +235,8 @@ def _value_text(value: object) -> str:
     if isinstance(value, int) and value.bit_length() >= 256:
         return ""
     text = repr(value)
-    return f" = {text}" if len(text) <= MAX_VALUE else ""
+    return f" = {text}" if len(text) <= MAX_VALUE_CHARS else ""
 
 
-def _shortened(text: str, longest: int) -> str:
-    return text if len(text) <= longest else text[: longest - 3] + "..."
+def _shortened(text: str, max_chars: int) -> str:
+    return text if len(text) <= max_chars else text[: max_chars - 3] + "..."

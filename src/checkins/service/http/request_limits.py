@@ -1,10 +1,11 @@
 """ASGI middleware: limits on size, encoding, time and rate of requests, and security headers.
 
-Rates and connections are counted per client address. Each process counts only its own.
+Rates and connections are counted per client address. Each process counts only its own requests and
+connections.
 
 The app reads a request body while it arrives. If the body is too large or too slow, the client gets
-a problem document and not the response of the app. Headers of every response keep a browser from
-guessing content types, sending referrers and caching.
+a problem document (an error in JSON, RFC 9457) and not the response of the app. Headers of every
+response keep a browser from guessing content types, sending referrers and caching.
 """
 
 from __future__ import annotations
@@ -20,31 +21,33 @@ from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from checkins.service import logs
-from checkins.service.http.problems import FAILED, Problem
+from checkins.service.http.problems import FAILED_DETAIL, Problem
 from checkins.service.settings import Limits, proxy_network
 
-MAX_ADDRESSES = 100_000  # largest number of addresses whose request rate is remembered
+MAX_ADDRESSES = 100_000
+"""Largest number of client addresses whose request rate is remembered."""
 Headers = list[tuple[bytes, bytes]]
 
-CONTENT_POLICY = (
+CONTENT_SECURITY_POLICY = (
     "default-src 'self'; script-src 'self'; style-src 'self'; "
     "img-src 'self' data:; connect-src 'self'; frame-ancestors 'none'"
 )
-_HEADERS_OF_EVERY_RESPONSE: Headers = [
+_COMMON_HEADERS: Headers = [
     (b"x-content-type-options", b"nosniff"),
     (b"referrer-policy", b"no-referrer"),
 ]
-_POLICY = (b"content-security-policy", CONTENT_POLICY.encode())
-_NO_STORE = (b"cache-control", b"no-store")
-_CLOSE = (b"connection", b"close")
+_CONTENT_SECURITY_HEADER = (b"content-security-policy", CONTENT_SECURITY_POLICY.encode())
+_NO_STORE_HEADER = (b"cache-control", b"no-store")
+_CLOSE_HEADER = (b"connection", b"close")
 
 
 class RequestLimits:
     """The middleware that refuses requests beyond the limits.
 
-    ``limit_for`` returns the size limit of a request's body, in bytes. X-Forwarded-For is accepted
-    only from ``trusted_proxies`` (addresses or networks), so uvicorn must run with
-    ``proxy_headers=False``. ``on_refusal`` is called with the slug of each refusal.
+    ``body_limit_of`` returns the size limit of a request's body, in bytes. X-Forwarded-For is
+    accepted only from ``trusted_proxies`` (addresses or networks), so uvicorn, which would also
+    read it, must run with ``proxy_headers=False``. ``on_refusal`` is called with the slug (the type
+    of the problem) of each refusal.
     """
 
     def __init__(
@@ -52,13 +55,13 @@ class RequestLimits:
         app: ASGIApp,
         *,
         limits: Limits,
-        limit_for: Callable[[Scope], int],
+        body_limit_of: Callable[[Scope], int],
         trusted_proxies: Iterable[str] = (),
         on_refusal: Callable[[str], object] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.app = app
-        self.limit_for = limit_for
+        self.body_limit_of = body_limit_of
         self.body_s = limits.body_s
         self.rates = RequestRates(per_s=limits.requests_per_s, burst=limits.burst, clock=clock)
         self.proxies = Proxies(trusted_proxies)
@@ -88,11 +91,11 @@ class RequestLimits:
         if not has_body and problem is None:
             await self._call_app(scope, receive, response)
             return
-        limit = self.limit_for(scope)
+        max_bytes = self.body_limit_of(scope)
         if problem is None and length is not None:
-            problem = _length_problem(length, limit)
+            problem = _length_problem(length, max_bytes)
         if problem is None:
-            body = _LimitedBody(receive, left=limit, timeout_s=self.body_s)
+            body = _LimitedBody(receive, remaining_bytes=max_bytes, timeout_s=self.body_s)
             response.body = body
             try:
                 await self._call_app(scope, body.receive, response)
@@ -103,7 +106,8 @@ class RequestLimits:
         if problem is not None:
             self.on_refusal(problem.slug)
             if response.started:
-                # Part of the response is sent. Closing the connection shows that it is incomplete.
+                # Part of the response is sent already. The error closes the connection, which shows
+                # the client that the response is incomplete.
                 raise logs.mark_logged(ConnectionAbortedError(problem.slug))
             await response.refuse(problem)
 
@@ -115,16 +119,17 @@ class RequestLimits:
         try:
             await self.app(scope, receive, response.send)
         except Exception:
-            cut_off = response.body is not None and response.body.problem is not None
-            if not response.started and not cut_off:
-                await response.refuse(Problem("failed", FAILED))
+            is_body_refused = response.body is not None and response.body.problem is not None
+            if not response.started and not is_body_refused:
+                await response.refuse(Problem("failed", FAILED_DETAIL))
             raise
 
     def _address(self, scope: Scope) -> str:
         """Return the key under which the rate of a client is counted.
 
-        It is the last address in X-Forwarded-For that is not a trusted proxy, because a client can
-        forge all addresses before it.
+        The key is the address of the peer. If the peer is a trusted proxy, the key is the last
+        address in X-Forwarded-For that is not a trusted proxy, because a client can forge all
+        addresses before that.
         """
         client = scope.get("client")
         if client is None:
@@ -135,31 +140,35 @@ class RequestLimits:
         headers: Headers = scope["headers"]
         forwarded = b",".join(value for name, value in headers if name == b"x-forwarded-for")
         hops = [hop.strip() for hop in forwarded.decode("latin-1").split(",") if hop.strip()]
-        while peer in self.proxies and hops and parsed_address(hops[-1]) is not None:
+        while peer in self.proxies and hops and parse_address(hops[-1]) is not None:
             peer = hops.pop()
         return address_key(peer)
 
 
-class _CutOff(ClientDisconnect):
-    """Raised when the app reads a body that was refused. The middleware sends the response."""
+class _BodyRefused(ClientDisconnect):
+    """Raised when the app reads a body that was refused. ``RequestLimits`` sends the response."""
 
 
 @dataclass(slots=True)
 class _LimitedBody:
-    """The body of a request, with a size limit and a deadline."""
+    """The body of a request, with a size limit and a deadline.
+
+    ``deadline`` is a time of the event loop, or None until the app begins to read. ``problem`` is
+    set if the body is refused.
+    """
 
     wrapped: Receive
-    left: int  # bytes that may still arrive
+    remaining_bytes: int  # bytes that may still arrive
     timeout_s: float
     deadline: float | None = None
-    done: bool = False
+    is_complete: bool = False
     problem: Problem | None = None
 
     async def receive(self) -> Message:
-        if self.done:
+        if self.is_complete:
             return await self.wrapped()
         if self.problem is not None:
-            raise _CutOff
+            raise _BodyRefused
         if self.deadline is None:
             self.deadline = asyncio.get_running_loop().time() + self.timeout_s
         try:
@@ -167,15 +176,15 @@ class _LimitedBody:
                 message = await self.wrapped()
         except TimeoutError:
             self.problem = Problem("too-slow", f"send the body within {self.timeout_s:g} s")
-            raise _CutOff from None
+            raise _BodyRefused from None
         if message["type"] != "http.request":
-            self.done = True
+            self.is_complete = True
             return message
-        self.left -= len(message.get("body", b""))
-        if self.left < 0:
+        self.remaining_bytes -= len(message.get("body", b""))
+        if self.remaining_bytes < 0:
             self.problem = Problem("too-large", "the body is longer than this address accepts")
-            raise _CutOff
-        self.done = not message.get("more_body", False)
+            raise _BodyRefused
+        self.is_complete = not message.get("more_body", False)
         return message
 
 
@@ -197,10 +206,10 @@ class _LimitedResponse:
             return  # drop the app's response to a body that was refused
         if message["type"] == "http.response.start":
             self.started = True
-            unread = body is not None and not body.done
+            is_unread = body is not None and not body.is_complete
             message = {
                 **message,
-                "headers": _with_security_headers(message.get("headers", ()), close=unread),
+                "headers": _with_security_headers(message.get("headers", ()), close=is_unread),
             }
         elif not message.get("more_body", False):
             self.finished = True
@@ -221,28 +230,28 @@ class _LimitedResponse:
 
 def _with_security_headers(headers: Iterable[tuple[bytes, bytes]], *, close: bool) -> Headers:
     """Return the headers with security headers added; ``close`` adds ``connection: close``."""
-    safe = list(headers)
-    html = cached = False
-    for name, value in safe:
+    extended = list(headers)
+    is_html = has_cache_control = False
+    for name, value in extended:
         if name == b"content-type":
-            html = value.startswith(b"text/html")
+            is_html = value.startswith(b"text/html")
         elif name == b"cache-control":
-            cached = True
-    safe += _HEADERS_OF_EVERY_RESPONSE
-    if html:
-        safe.append(_POLICY)
-    if not cached:
-        safe.append(_NO_STORE)
+            has_cache_control = True
+    extended += _COMMON_HEADERS
+    if is_html:
+        extended.append(_CONTENT_SECURITY_HEADER)
+    if not has_cache_control:
+        extended.append(_NO_STORE_HEADER)
     if close:
-        safe.append(_CLOSE)
-    return safe
+        extended.append(_CLOSE_HEADER)
+    return extended
 
 
-def _length_problem(length: bytes, limit: int) -> Problem | None:
+def _length_problem(length: bytes, max_bytes: int) -> Problem | None:
     if not length.isdigit():
         return Problem("invalid", "Content-Length must be an integer")
-    if len(length) > 18 or int(length) > limit:
-        return Problem("too-large", f"send at most {limit:,} bytes here")
+    if len(length) > 18 or int(length) > max_bytes:
+        return Problem("too-large", f"send at most {max_bytes:,} bytes here")
     return None
 
 
@@ -250,13 +259,14 @@ def _length_problem(length: bytes, limit: int) -> Problem | None:
 class RequestRates:
     """Token buckets, one per address, with ``burst`` tokens and ``per_s`` new tokens per second.
 
-    ``full_at`` holds when each bucket is full again, in seconds times ``per_s``. At most ``most``
-    addresses are remembered; the least recently used address is dropped first.
+    A request takes one token. ``full_at`` holds when each bucket is full again, as a time of
+    ``clock`` in seconds times ``per_s``. At most ``max_addresses`` addresses are remembered; the
+    least recently used address is dropped first.
     """
 
     per_s: float
     burst: int
-    most: int = MAX_ADDRESSES
+    max_addresses: int = MAX_ADDRESSES
     clock: Callable[[], float] = time.monotonic
     full_at: dict[str, float] = field(default_factory=dict)
 
@@ -266,25 +276,25 @@ class RequestRates:
             return 0.0
         now = self.clock() * self.per_s
         full_at = max(self.full_at.pop(address, now), now)
-        late = full_at + 1.0 - now - self.burst
-        self.full_at[address] = full_at if late > 0 else full_at + 1.0
-        if len(self.full_at) > self.most:
+        missing_tokens = full_at + 1.0 - now - self.burst
+        self.full_at[address] = full_at if missing_tokens > 0 else full_at + 1.0
+        if len(self.full_at) > self.max_addresses:
             del self.full_at[next(iter(self.full_at))]
-        return max(0.0, late / self.per_s)
+        return max(0.0, missing_tokens / self.per_s)
 
 
 class Proxies:
     """Addresses or networks of trusted proxies, which forward the requests of many clients."""
 
-    def __init__(self, texts: Iterable[str] = ()) -> None:
-        self._networks = tuple(proxy_network(text) for text in texts)
+    def __init__(self, proxies: Iterable[str] = ()) -> None:
+        self._networks = tuple(proxy_network(proxy) for proxy in proxies)
 
     def __bool__(self) -> bool:
         return bool(self._networks)
 
     def __contains__(self, address: object) -> bool:
-        found = parsed_address(address) if isinstance(address, str) else None
-        return found is not None and any(found in network for network in self._networks)
+        parsed = parse_address(address) if isinstance(address, str) else None
+        return parsed is not None and any(parsed in network for network in self._networks)
 
 
 @dataclass(slots=True)
@@ -295,27 +305,27 @@ class ConnectionCounts:
     proxies: Proxies = field(default_factory=Proxies)
     """The limit per address does not apply to proxies, because a proxy serves many clients."""
     total: int = 0
-    of_address: dict[str, int] = field(default_factory=dict)
+    by_address: dict[str, int] = field(default_factory=dict)
 
     def admit(self, address: str) -> bool:
         """Count one more connection and return True, unless a limit is reached."""
-        bucket = address_key(address)
-        here = self.of_address.get(bucket, 0)
+        key = address_key(address)
+        count = self.by_address.get(key, 0)
         if 0 < self.limits.connections <= self.total:
             return False
-        if 0 < self.limits.per_address <= here and address not in self.proxies:
+        if 0 < self.limits.per_address <= count and address not in self.proxies:
             return False
         self.total += 1
-        self.of_address[bucket] = here + 1
+        self.by_address[key] = count + 1
         return True
 
     def release(self, address: str) -> None:
         """Stop counting a connection that was admitted."""
-        bucket = address_key(address)
+        key = address_key(address)
         self.total -= 1
-        here = self.of_address.pop(bucket) - 1
-        if here:
-            self.of_address[bucket] = here
+        count = self.by_address.pop(key) - 1
+        if count:
+            self.by_address[key] = count
 
 
 @lru_cache(maxsize=10_000)
@@ -325,17 +335,17 @@ def address_key(address: str) -> str:
     >>> address_key("2001:db8::1:2"), address_key("::ffff:192.0.2.7")
     ('2001:db8::/64', '192.0.2.7')
     """
-    found = parsed_address(address)
-    if isinstance(found, ipaddress.IPv6Address):
-        return str(ipaddress.IPv6Network((int(found) >> 64 << 64, 64)))
-    return address if found is None else str(found)
+    parsed = parse_address(address)
+    if isinstance(parsed, ipaddress.IPv6Address):
+        return str(ipaddress.IPv6Network((int(parsed) >> 64 << 64, 64)))
+    return address if parsed is None else str(parsed)
 
 
-def parsed_address(address: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
-    """Return an IP address, or None if the text is none. IPv4-mapped IPv6 becomes IPv4."""
+def parse_address(address: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    """Parse an IP address; return None if it is not one. IPv4-mapped IPv6 becomes IPv4."""
     try:
-        found = ipaddress.ip_address(address)
+        parsed = ipaddress.ip_address(address)
     except ValueError:
         return None
-    mapped = getattr(found, "ipv4_mapped", None)
-    return found if mapped is None else mapped
+    mapped = getattr(parsed, "ipv4_mapped", None)
+    return parsed if mapped is None else mapped

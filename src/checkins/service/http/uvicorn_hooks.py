@@ -1,17 +1,17 @@
-"""All code that depends on uvicorn's internals: connection limits, joined writes, shutdown.
+"""All code that depends on internals of the web server uvicorn: limits, joined writes, shutdown.
 
 ``limited_protocol`` returns a protocol for ``uvicorn.Config(http=...)`` with these limits:
 
 | what is limited | limit | what the client gets |
 |---|---|---|
-| time until a request head is complete | ``head_s`` | 408, or a close if nothing arrived |
+| time until a request head is complete | ``head_s`` | 408; closed at once if nothing arrived |
 | size of a head, or of trailers and chunk framing | ``head_bytes`` | 431 |
 | slow reading of a response | 1 KiB a second, checked every ``answer_s`` | connection aborted |
 | connections in total, and per address or IPv6 /64 | ``connections``, ``per_address`` | 503 |
 
 ``request_limits`` limits the size of a body and the time until it is complete. uvicorn closes a
-connection that stays idle after a response (``timeout_keep_alive``). Websockets are not supported.
-Each process counts only its own connections.
+connection that stays idle after a response (``timeout_keep_alive``). WebSockets are not supported.
+Each process counts only its own connections. A head is the request line and the headers.
 
 ``tests/service/test_uvicorn_hooks.py`` fails if uvicorn's code has changed. Read the changes, adapt
 this module, and then update the digests in the test.
@@ -37,19 +37,19 @@ from checkins.service.http.request_limits import ConnectionCounts, Proxies
 from checkins.service.settings import Limits
 
 HTTP_VERSIONS = ("1.0", "1.1")
-_HEAD, _LENGTH = b"HTTP/1.", b"\r\ncontent-length: "
-_MIN_RATE = 1024  # bytes per second that a client must read
+_STATUS_LINE_START, _LENGTH_HEADER = b"HTTP/1.", b"\r\ncontent-length: "
+_MIN_READ_BYTES_PER_S = 1024  # a client that reads its response more slowly is disconnected
 _BYTES_PER_BODY_BYTE = 9
-"""Received bytes that are not counted against the limit of a head for each byte of a body: the byte
-itself, and the framing of a chunk of one byte."""
+"""Received bytes that do not count against the limit of a head, for each byte of a body: the byte
+itself, and up to eight bytes of framing if the byte is a chunk of its own."""
 
 
 class JoiningTransport:
     """A transport that sends the head of a response together with its body.
 
     uvicorn writes head and body separately, and each write is a system call and a packet. A head
-    without a content length begins a stream, and is sent at once. Writes to a closing connection
-    are dropped, as asyncio's transports do, because uvloop's transports would raise. All other
+    without a content length begins a stream, so this head is sent at once. Writes to a closing
+    connection are dropped, as asyncio's transports do; uvloop's transports would raise. All other
     methods are those of the wrapped transport.
     """
 
@@ -58,7 +58,7 @@ class JoiningTransport:
     def __init__(self, transport: asyncio.Transport) -> None:
         self._transport = transport
         self._buffer = b""
-        self.is_closing = transport.is_closing  # called several times per request
+        self.is_closing = transport.is_closing  # avoids __getattr__ several times per request
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._transport, name)
@@ -74,7 +74,7 @@ class JoiningTransport:
         elif self._buffer:
             head, self._buffer = self._buffer, b""
             self._transport.writelines((head, data))
-        elif data.startswith(_HEAD) and _LENGTH in data:
+        elif data.startswith(_STATUS_LINE_START) and _LENGTH_HEADER in data:
             self._buffer = data
         else:
             self._transport.write(data)
@@ -98,27 +98,27 @@ def limited_protocol(
     on_connection_count: Callable[[int], object] | None = None,
     on_refusal: Callable[[str], object] | None = None,
 ) -> type[HttpToolsProtocol]:
-    """Return uvicorn's HTTP protocol with these limits.
+    """Return a subclass of uvicorn's HTTP protocol that enforces ``limits``.
 
     The limit per address does not apply to ``trusted_proxies``. ``on_connection_count`` is
     called with the number of open connections each time it changes. ``on_refusal`` is called with
     the reason of each refusal: too-many-connections, slow-head, long-head, slow-reader or not-http.
     """
     counts = ConnectionCounts(limits, Proxies(trusted_proxies))
-    report_open = on_connection_count or (lambda number: None)
-    report_refused = on_refusal or (lambda reason: None)
+    report_connections = on_connection_count or (lambda number: None)
+    report_refusal = on_refusal or (lambda reason: None)
 
     class LimitedProtocol(HttpToolsProtocol):
-        """One connection."""
+        """The protocol of one connection."""
 
         def __init__(self, *args: Any, **kwargs: Any) -> None:
             super().__init__(*args, **kwargs)
             self.address: str | None = None  # None if the connection is not admitted
             self.in_head = False
-            self.any_received = False
+            self.has_received = False
             self.head_too_long = False
-            self.non_body_bytes = 0  # since the last head, without bodies and their framing
-            self.cycles: deque[RequestResponseCycle] = deque()  # requests being answered
+            self.non_body_bytes = 0  # received since the last head, without bodies and framing
+            self.cycles: deque[RequestResponseCycle] = deque()  # requests without full response
             self.head_timer: asyncio.TimerHandle | None = None
             self.slow_reader_timer: asyncio.TimerHandle | None = None
 
@@ -126,24 +126,24 @@ def limited_protocol(
             peer = transport.get_extra_info("peername")
             address = str(peer[0]) if isinstance(peer, tuple) and peer else ""
             if not counts.admit(address):
-                report_refused("too-many-connections")
+                report_refusal("too-many-connections")
                 self.transport = transport
                 self._close_with(b"503 Service Unavailable", b"retry-after: 5\r\n")
                 return
             self.address = address
-            report_open(counts.total)
-            self.joining = JoiningTransport(transport)
-            super().connection_made(cast(asyncio.Transport, self.joining))
+            report_connections(counts.total)
+            self.joining_transport = JoiningTransport(transport)
+            super().connection_made(cast(asyncio.Transport, self.joining_transport))
             self._start_head_timer()
 
         def connection_lost(self, exc: Exception | None) -> None:
-            self.head_timer = _cancelled(self.head_timer)
-            self.slow_reader_timer = _cancelled(self.slow_reader_timer)
+            self.head_timer = _cancel(self.head_timer)
+            self.slow_reader_timer = _cancel(self.slow_reader_timer)
             if self.address is not None:
                 counts.release(self.address)
                 self.address = None
-                report_open(counts.total)
-            for cycle in self.cycles:  # uvicorn disconnects only the last request
+                report_connections(counts.total)
+            for cycle in self.cycles:  # uvicorn marks only the last request as disconnected
                 cycle.disconnected = not cycle.response_complete
                 cycle.message_event.set()
             self.cycles.clear()
@@ -152,24 +152,23 @@ def limited_protocol(
         def data_received(self, data: bytes) -> None:
             if self.transport.is_closing() or self.address is None:
                 return
-            self.any_received = True
+            self.has_received = True
             start = 0
             while start < len(data):
-                # Parse at most as many bytes as a head may still have.
-                room = limits.head_bytes - self.non_body_bytes
-                if room <= 0:
+                # Parse at most as many bytes as the limit of a head still allows.
+                max_bytes = limits.head_bytes - self.non_body_bytes
+                if max_bytes <= 0:
                     self._refuse_head()
                     return
-                piece = data[start : start + room]
+                piece = data[start : start + max_bytes]
                 start += len(piece)
                 self.non_body_bytes += len(piece)
                 super().data_received(piece)
                 if self.transport.is_closing():
                     return
-            if self.head_timer is None and (self.in_head or not self._answering()):
-                # These bytes may not begin a head, or may be the rest of a body whose response is
-                # already sent. The timer is needed even then, because uvicorn has stopped its
-                # keep-alive timer.
+            if self.head_timer is None and (self.in_head or not self._is_responding()):
+                # The timer is needed even if these bytes begin no head, or are the rest of a body
+                # whose response is already sent, because uvicorn has stopped its keep-alive timer.
                 self._start_head_timer()
 
         def on_message_begin(self) -> None:
@@ -177,25 +176,26 @@ def limited_protocol(
             super().on_message_begin()
 
         def on_header(self, name: bytes, value: bytes) -> None:
-            if self.in_head:  # a trailer must not change the head of the running request
+            if self.in_head:  # else it is a trailer, which must not change the request's headers
                 super().on_header(name, value)
 
         def on_headers_complete(self) -> None:
             self.in_head = False
             self.non_body_bytes = 0
-            self.head_timer = _cancelled(self.head_timer)
+            self.head_timer = _cancel(self.head_timer)
             if self.parser.get_http_version() not in HTTP_VERSIONS:
-                raise HttpParserError("a version of HTTP that is not spoken here")
-            # ``non_body_bytes`` does not count a head that arrived together with another request.
+                raise HttpParserError("this version of HTTP is not supported")
+            # Check the length again, because ``non_body_bytes`` does not count a head that arrived
+            # in the same read as another request.
             length = len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers)
             if length > limits.head_bytes:
                 self.head_too_long = True
-                raise HttpParserError("a head that is too long")
+                raise HttpParserError("the head is too long")
             super().on_headers_complete()
             self.cycles.append(self.cycle)
 
         def on_response_complete(self) -> None:
-            self.joining.flush()
+            self.joining_transport.flush()
             while self.cycles and self.cycles[0].response_complete:
                 self.cycles.popleft()  # otherwise pipelined requests would accumulate
             super().on_response_complete()
@@ -208,16 +208,16 @@ def limited_protocol(
             if self.head_too_long:
                 self._refuse_head()
                 return
-            report_refused("not-http")
+            report_refusal("not-http")
             super().send_400_response(msg)
 
         def pause_writing(self) -> None:
             super().pause_writing()
             if self.slow_reader_timer is None:
-                self._watch_reading()
+                self._start_slow_reader_timer()
 
         def resume_writing(self) -> None:
-            self.slow_reader_timer = _cancelled(self.slow_reader_timer)
+            self.slow_reader_timer = _cancel(self.slow_reader_timer)
             super().resume_writing()
 
         def _should_upgrade_to_ws(self) -> bool:
@@ -226,11 +226,11 @@ def limited_protocol(
         def _unsupported_upgrade_warning(self) -> None:
             """Do nothing. uvicorn would log each such request, so a client could fill the log."""
 
-        def _answering(self) -> bool:
+        def _is_responding(self) -> bool:
             return self.cycle is not None and not self.cycle.response_complete
 
         def _refuse_head(self) -> None:
-            report_refused("long-head")
+            report_refusal("long-head")
             self._close_with(b"431 Request Header Fields Too Large")
 
         def _start_head_timer(self) -> None:
@@ -240,32 +240,32 @@ def limited_protocol(
             self.head_timer = None
             if self.transport.is_closing():
                 return
-            if self._answering():  # the head may be incomplete because this server paused reading
+            if self._is_responding():  # this server may have paused reading the next head
                 self._start_head_timer()
                 return
-            report_refused("slow-head")
-            if self.any_received:
+            report_refusal("slow-head")
+            if self.has_received:
                 self._close_with(b"408 Request Timeout")
             else:
                 self.transport.close()
 
-        def _watch_reading(self) -> None:
-            unread = self.transport.get_write_buffer_size()
+        def _start_slow_reader_timer(self) -> None:
+            unread_bytes = self.transport.get_write_buffer_size()
             self.slow_reader_timer = self.loop.call_later(
-                limits.answer_s, self._check_reading, unread
+                limits.answer_s, self._check_slow_reader, unread_bytes
             )
 
-        def _check_reading(self, unread_before: int) -> None:
-            read = unread_before - self.transport.get_write_buffer_size()
-            if read >= _MIN_RATE * limits.answer_s:
-                self._watch_reading()
+        def _check_slow_reader(self, unread_bytes_before: int) -> None:
+            read_bytes = unread_bytes_before - self.transport.get_write_buffer_size()
+            if read_bytes >= _MIN_READ_BYTES_PER_S * limits.answer_s:
+                self._start_slow_reader_timer()
                 return
             self.slow_reader_timer = None
-            report_refused("slow-reader")
+            report_refusal("slow-reader")
             self.transport.abort()
 
         def _close_with(self, status: bytes, headers: bytes = b"") -> None:
-            if not self._answering():
+            if not self._is_responding():
                 self.transport.write(
                     b"HTTP/1.1 " + status + b"\r\n" + headers
                     + b"content-length: 0\r\nconnection: close\r\n\r\n"
@@ -275,18 +275,18 @@ def limited_protocol(
     return LimitedProtocol
 
 
-def _cancelled(timer: asyncio.TimerHandle | None) -> asyncio.TimerHandle | None:
-    """Cancel a timer if there is one. Return None, to be assigned to the timer's attribute."""
+def _cancel(timer: asyncio.TimerHandle | None) -> asyncio.TimerHandle | None:
+    """Cancel a timer if there is one. Return None, which the caller assigns to the attribute."""
     if timer is not None:
         timer.cancel()
     return None
 
 
 class GracefulServer(uvicorn.Server):
-    """uvicorn's server, except that it answers all long polls when it is asked to stop.
+    """uvicorn's server, except that it ends all long polls when it is asked to stop.
 
     ``ready`` is called once the server accepts connections. ``release_waiters`` is called when the
-    server is asked to stop, and must make every long poll return.
+    server is asked to stop, and must make every long poll return at once.
     """
 
     def __init__(
@@ -307,15 +307,15 @@ class GracefulServer(uvicorn.Server):
 
         If SIGINT was ignored at the start, as in a background job, it stays ignored.
         """
-        before = signal.getsignal(signal.SIGINT)
+        sigint_handler = signal.getsignal(signal.SIGINT)
         with super().capture_signals():
-            if before is signal.SIG_IGN:
-                signal.signal(signal.SIGINT, before)
+            if sigint_handler is signal.SIG_IGN:
+                signal.signal(signal.SIGINT, sigint_handler)
             yield
             self._captured_signals.clear()
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """Stop as uvicorn does, even if the app is still starting and waits for the store."""
+        """Stop as uvicorn does, even if the app is still starting and waits for the database."""
         super().handle_exit(sig, frame)
         if self._loop is not None:
             self._loop.call_soon_threadsafe(self._release_waiters)
@@ -325,7 +325,7 @@ class GracefulServer(uvicorn.Server):
         self._loop = asyncio.get_running_loop()
         await super().startup(sockets)
         gc.collect()
-        gc.freeze()  # examining them at every collection would halve the request rate
+        gc.freeze()  # examining these objects at every collection would halve the request rate
         gc.set_threshold(20_000, 20, 50)
         if self.started and not self.should_exit and self._ready is not None:
             self._ready()

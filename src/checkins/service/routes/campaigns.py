@@ -1,4 +1,7 @@
-"""Routes to list, open and stop campaigns, and to read the model, ledger and events of a run."""
+"""Routes to list, open and stop campaigns, and to read the model, ledger and events of a run.
+
+The docstring of a route is its description in the OpenAPI document.
+"""
 
 from __future__ import annotations
 
@@ -11,11 +14,11 @@ from checkins.service.http.problems import Problem
 from checkins.service.routes.requests import (
     PlainRoute,
     also_head,
-    described,
     integer_of,
     json_response,
     live_run_of,
     number_of,
+    openapi_options,
     require_operator,
     runner_of,
 )
@@ -29,7 +32,9 @@ public_router = APIRouter(tags=["public"], route_class=PlainRoute)
 EVENT_STREAM = "text/event-stream"
 
 
-@router.get(wire.CAMPAIGNS_PATH, **described("The campaigns of this coordinator", wire.Campaigns))
+@router.get(
+    wire.CAMPAIGNS_PATH, **openapi_options("The campaigns of this coordinator", wire.Campaigns)
+)
 @also_head
 async def campaigns(request: Request) -> Response:
     """The list contains every run, newest first."""
@@ -43,7 +48,7 @@ async def campaigns(request: Request) -> Response:
 @router.post(
     wire.CAMPAIGNS_PATH,
     status_code=status.HTTP_201_CREATED,
-    **described(
+    **openapi_options(
         "Open a campaign",
         wire.CampaignView,
         security="operator",
@@ -53,7 +58,7 @@ async def campaigns(request: Request) -> Response:
 )
 async def open_campaign(request: Request) -> Response:
     """The body is a campaign.toml. The coordinator seals it and opens its next run. If a run of the
-    campaign is already open, the response shows that run."""
+    campaign is already open, the response describes that run."""
     require_operator(request)
     runner = runner_of(request)
     try:
@@ -64,7 +69,7 @@ async def open_campaign(request: Request) -> Response:
     return _view(live_run, runner, code=status.HTTP_201_CREATED)
 
 
-@router.get(wire.RUN_PATH, **described("One run of a campaign", wire.CampaignView, "run"))
+@router.get(wire.RUN_PATH, **openapi_options("One run of a campaign", wire.CampaignView, "run"))
 @also_head
 async def campaign(request: Request) -> Response:
     """The response contains the sealed parameters, the schedule, the status and the certificate."""
@@ -72,7 +77,7 @@ async def campaign(request: Request) -> Response:
 
 
 @router.delete(
-    wire.RUN_PATH, **described("Stop a run", wire.CampaignView, "run", security="operator")
+    wire.RUN_PATH, **openapi_options("Stop a run", wire.CampaignView, "run", security="operator")
 )
 async def stop_campaign(request: Request) -> Response:
     """No further slot is released, and no further run of the campaign follows. The epsilon is
@@ -84,7 +89,9 @@ async def stop_campaign(request: Request) -> Response:
     return _view(live_run, runner)
 
 
-@router.get(wire.PROGRESS_PATH, **described("Learning curve and epsilons", wire.Progress, "run"))
+@router.get(
+    wire.PROGRESS_PATH, **openapi_options("Learning curve and epsilons", wire.Progress, "run")
+)
 async def progress(request: Request) -> Response:
     """The response contains the data that the web page of the run draws as charts."""
     live_run, runner = await live_run_of(request), runner_of(request)
@@ -104,7 +111,7 @@ def _view(live_run: LiveRun, runner: Runner, *, code: int = status.HTTP_200_OK) 
 
 @public_router.get(
     wire.LATEST_MODEL_PATH,
-    **described(
+    **openapi_options(
         "The latest release",
         ("Named float64 tensors as safetensors", wire.BYTES),
         "run If-None-Match",
@@ -127,7 +134,7 @@ async def latest(request: Request) -> Response:
 
 @public_router.get(
     wire.LEDGER_PATH,
-    **described(
+    **openapi_options(
         "The ledger of the population",
         ("The lines of ledger.jsonl, byte for byte", wire.LEDGER),
         "run after",
@@ -135,17 +142,17 @@ async def latest(request: Request) -> Response:
     ),
 )
 async def ledger(request: Request) -> Response:
-    """`checkins verify` recomputes every model, epsilon and certificate from it."""
+    """`checkins verify` recomputes every model, epsilon and certificate from the ledger."""
     live_run, runner = await live_run_of(request), runner_of(request)
-    after = int(number_of(request, "after", whole=True))
+    after = int(number_of(request, "after", is_integer=True))
     lines = await client_requests.ledger_parts(runner, live_run, after=after)
-    name = 'attachment; filename="ledger.jsonl"'
-    return StreamingResponse(lines, media_type=wire.LEDGER, headers={"content-disposition": name})
+    headers = {"content-disposition": 'attachment; filename="ledger.jsonl"'}
+    return StreamingResponse(lines, media_type=wire.LEDGER, headers=headers)
 
 
 @public_router.get(
     wire.LEDGER_HEAD_PATH,
-    **described(
+    **openapi_options(
         "The hash of one line of the ledger",
         wire.LedgerPlace,
         "run entries",
@@ -155,8 +162,8 @@ async def ledger(request: Request) -> Response:
 @also_head
 async def head(request: Request) -> Response:
     """The response contains the hash of line number `entries`. This hash was the head of the ledger
-    when the ledger had exactly `entries` lines. A device compares it with the head that it recorded
-    then. If they differ, the service was rolled back."""
+    when the ledger had exactly `entries` lines. A device compares this hash with the head that it
+    recorded then. If the hashes differ, the service was rolled back."""
     live_run, runner = await live_run_of(request), runner_of(request)
     entries = integer_of(request, "entries")
     head = await client_requests.ledger_head(runner, live_run, entries=entries)
@@ -165,7 +172,7 @@ async def head(request: Request) -> Response:
 
 @public_router.get(
     wire.EVENTS_PATH,
-    **described(
+    **openapi_options(
         "Events as they happen",
         ("Server-sent events: state, release, curve, status", EVENT_STREAM),
         "run",

@@ -1,4 +1,7 @@
-"""Routes of clients: enrol, check in, ask for the outcome, fetch the model, report, withdraw."""
+"""Routes for clients: enrol, check in, ask for the outcome, fetch the model, report, withdraw.
+
+The docstring of a route is its description in the OpenAPI document, and addresses the client.
+"""
 
 from __future__ import annotations
 
@@ -11,15 +14,15 @@ from checkins.protocol.report import report_from_bytes
 from checkins.service.http.problems import Problem
 from checkins.service.routes.requests import (
     PARAMETERS,
-    RECEIPT,
+    RECEIPT_PATTERN,
     PlainRoute,
     bearer_of,
     credential_of,
-    described,
     integer_of,
     json_response,
     live_run_of,
     number_of,
+    openapi_options,
     runner_of,
     unless_disconnected,
 )
@@ -32,7 +35,7 @@ router = APIRouter(tags=["clients"], route_class=PlainRoute)
 @router.post(
     wire.ENROLMENTS_PATH,
     status_code=status.HTTP_201_CREATED,
-    **described(
+    **openapi_options(
         "Enrol in a run",
         wire.Token,
         "run Idempotency-Key",
@@ -43,7 +46,7 @@ router = APIRouter(tags=["clients"], route_class=PlainRoute)
 async def enrol(request: Request) -> Response:
     """The response contains a token for one check-in. Enrolling does not reveal whether you will
     check in, or in which slot."""
-    live_run, key = await live_run_of(request), _key_of(request)
+    live_run, key = await live_run_of(request), _idempotency_key_of(request)
     token = await client_requests.enrol(runner_of(request), live_run, credential_of(request), key)
     return json_response(wire.Token(token=token), code=status.HTTP_201_CREATED)
 
@@ -51,7 +54,9 @@ async def enrol(request: Request) -> Response:
 @router.delete(
     wire.ENROLMENTS_PATH,
     status_code=status.HTTP_204_NO_CONTENT,
-    **described("Withdraw from a run", None, "run", security="token", problems="refused over"),
+    **openapi_options(
+        "Withdraw from a run", None, "run", security="token", problems="refused over"
+    ),
 )
 async def withdraw(request: Request) -> Response:
     """Your token becomes invalid. Your check-in and your report in the current slot are erased."""
@@ -63,7 +68,7 @@ async def withdraw(request: Request) -> Response:
 @router.post(
     wire.CHECK_INS_PATH,
     status_code=status.HTTP_202_ACCEPTED,
-    **described(
+    **openapi_options(
         "Check in to a slot",
         wire.Receipt,
         "run slot",
@@ -82,7 +87,7 @@ async def check_in(request: Request) -> Response:
 
 @router.get(
     wire.OUTCOME_PATH,
-    **described(
+    **openapi_options(
         "Ask whether you were chosen",
         wire.Outcome,
         "run receipt wait",
@@ -95,24 +100,24 @@ async def ask(request: Request) -> Response:
     live_run, runner = await live_run_of(request), runner_of(request)
     timeout_s = min(number_of(request, "wait"), runner.settings.limits.waiting_s)
     receipt = request.path_params["receipt"]
-    if not re.fullmatch(RECEIPT, receipt):
+    if not re.fullmatch(RECEIPT_PATTERN, receipt):
         raise client_requests.unknown_receipt()
     slot = await client_requests.slot_of(runner, live_run, receipt)
     outcome = live_run.outcome(slot, receipt)
     if outcome == "waiting":
-        waiting = client_requests.wait_for_outcome(
+        next_outcome = client_requests.wait_for_outcome(
             runner, live_run, slot, receipt, timeout_s=timeout_s
         )
-        outcome = await unless_disconnected(request, waiting)
+        outcome = await unless_disconnected(request, next_outcome)
     if outcome is None:
         raise client_requests.unknown_receipt()
-    runner.metrics.long_poll(outcome)
+    runner.metrics.count_long_poll(outcome)
     return json_response(wire.Outcome(outcome=outcome, slot=slot))
 
 
 @router.get(
     wire.MODEL_PATH,
-    **described(
+    **openapi_options(
         "The model to train in a slot",
         ("Named float64 tensors as safetensors", wire.BYTES),
         "run slot",
@@ -130,8 +135,8 @@ async def model(request: Request) -> Response:
 
 @router.put(
     wire.REPORT_PATH,
-    **described(
-        "Hand in a report",
+    **openapi_options(
+        "Upload a report",
         wire.ReportAccepted,
         "run slot",
         security="receipt",
@@ -150,7 +155,7 @@ async def report(request: Request) -> Response:
     return json_response(wire.ReportAccepted(status="taken"))
 
 
-def _key_of(request: Request) -> str | None:
+def _idempotency_key_of(request: Request) -> str | None:
     key = request.headers.get("idempotency-key")
     schema = PARAMETERS["Idempotency-Key"]["schema"]
     if key is not None and not (

@@ -16,95 +16,96 @@ from checkins.planning.question import MOST_CLIENTS, MOST_DIMENSION
 from checkins.protocol import wire
 from checkins.service.http.problems import Problem
 from checkins.service.routes.requests import (
-    described,
-    disconnected,
+    openapi_options,
     parameter,
     runner_of,
+    wait_for_disconnect,
 )
 from checkins.service.workers.planner import Planner
 
 router = APIRouter(prefix="/plan", tags=["planning"])
 
-MOST_CAPACITY = 10**9
-MOST_TEXT = 40
-_WHOLE = re.compile(r"[0-9]{1,16}")
-_REAL = re.compile(r"[0-9]{1,16}(\.[0-9]{0,24})?([eE][+-]?[0-9]{1,2})?|\.[0-9]{1,24}")
+MAX_CAPACITY = 10**9
+MAX_NAME_CHARS = 40  # characters of an unknown parameter's name that an error message repeats
+_INTEGER = re.compile(r"[0-9]{1,16}")
+_DECIMAL = re.compile(r"[0-9]{1,16}(\.[0-9]{0,24})?([eE][+-]?[0-9]{1,2})?|\.[0-9]{1,24}")
 
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """A parameter in the query. ``read`` parses its text, or raises ValueError if it is invalid."""
+    """A parameter in the query. ``parse`` raises ValueError if the text of a value is invalid."""
 
     meaning: str
     schema: Mapping[str, Any]
-    read: Callable[[str], object]
+    parse: Callable[[str], object]
     required: bool = False
 
 
 def _number(
-    meaning: str, least: float, most: float, *, whole: bool = False, required: bool = False
+    meaning: str, minimum: float, maximum: float, *, integer: bool = False, required: bool = False
 ) -> Parameter:
-    """Return a parameter that is a number from ``least`` to ``most``."""
+    """Return a parameter that is a number from ``minimum`` to ``maximum``."""
 
-    def read(text: str) -> float:
-        if (_WHOLE if whole else _REAL).fullmatch(text):
-            value = int(text) if whole else float(text)
-            if least <= value <= most:
+    def parse(text: str) -> float:
+        if (_INTEGER if integer else _DECIMAL).fullmatch(text):
+            value = int(text) if integer else float(text)
+            if minimum <= value <= maximum:
                 return value
-        kind = "an integer" if whole else "a number"
-        raise ValueError(f"must be {kind} from {least:,} to {most:,}")
+        kind = "an integer" if integer else "a number"
+        raise ValueError(f"must be {kind} from {minimum:,} to {maximum:,}")
 
-    kind = "integer" if whole else "number"
-    return Parameter(meaning, {"type": kind, "minimum": least, "maximum": most}, read, required)
+    schema = {"type": "integer" if integer else "number", "minimum": minimum, "maximum": maximum}
+    return Parameter(meaning, schema, parse, required)
 
 
-def _word(meaning: str, *words: str, required: bool = False) -> Parameter:
-    """Return a parameter that is one of ``words``."""
+def _choice(meaning: str, *choices: str, required: bool = False) -> Parameter:
+    """Return a parameter that is one of ``choices``."""
 
-    def read(text: str) -> str:
-        if text not in words:
-            raise ValueError(f"must be one of {', '.join(words)}")
+    def parse(text: str) -> str:
+        if text not in choices:
+            raise ValueError(f"must be one of {', '.join(choices)}")
         return text
 
-    return Parameter(meaning, {"type": "string", "enum": list(words)}, read, required)
+    return Parameter(meaning, {"type": "string", "enum": list(choices)}, parse, required)
 
 
-def _population(text: str) -> list[int]:
-    found = re.fullmatch(r"([0-9]{1,11})(?:\.\.([0-9]{1,11}))?", text)
-    low, high = (int(found[1]), int(found[2] or found[1])) if found else (0, 0)
+def _parse_population(text: str) -> list[int]:
+    match = re.fullmatch(r"([0-9]{1,11})(?:\.\.([0-9]{1,11}))?", text)
+    low, high = (int(match[1]), int(match[2] or match[1])) if match else (0, 0)
     if not (1 <= low <= MOST_CLIENTS and 1 <= high <= MOST_CLIENTS):
         raise ValueError(f"must be an integer or LO..HI, from 1 to {MOST_CLIENTS:,}")
     if low > high:
-        must = "the first must not exceed the second"
-        raise Problem("invalid", f"population = {low}..{high}: {must}")
+        expected = "the first must not exceed the second"
+        raise Problem("invalid", f"population = {low}..{high}: {expected}")
     return [low, high]
 
 
-def _capacity(text: str) -> int | str:
+def _parse_capacity(text: str) -> int | str:
     if text == "all":
         return text
-    if _WHOLE.fullmatch(text) and 1 <= int(text) < MOST_CAPACITY:
+    if _INTEGER.fullmatch(text) and 1 <= int(text) < MAX_CAPACITY:
         return int(text)
     raise ValueError("must be all, or an integer from 1")
 
 
-_POPULATION = "Number of clients: one number, or a range LO..HI"
-_RANGE = r"^[1-9][0-9]{0,9}(\.\.[1-9][0-9]{0,9})?$"
-_CAPACITY = (
+_POPULATION_MEANING = "Number of clients: one number, or a range LO..HI"
+_POPULATION_SCHEMA = {"type": "string", "pattern": r"^[1-9][0-9]{0,9}(\.\.[1-9][0-9]{0,9})?$"}
+_CAPACITY_MEANING = (
     "Fix the largest number of check-ins that a slot uses; `all` only with noise at the server"
 )
-_COUNT_OR_ALL = r"^([1-9][0-9]{0,8}|all)$"
-_DIMENSION = "Number of coordinates of the model; required if no `task` is given"
-_ADJACENCY = "Neighbour relation of differential privacy"
-_TASK = "A task of the package to learn; given instead of `dimension`"
-_WINDOW = "Fix the number of slots that a client draws from (sliding only)"
+_CAPACITY_SCHEMA = {"type": "string", "pattern": r"^([1-9][0-9]{0,8}|all)$"}
+_DIMENSION_MEANING = "Number of coordinates of the model; required if no `task` is given"
+_ADJACENCY_MEANING = "Neighbour relation of differential privacy"
+_TASK_MEANING = "A task of the package to learn; given instead of `dimension`"
+_WINDOW_MEANING = "Fix the number of slots that a client draws from (sliding only)"
+# The parameters are in the groups that ``checkins.planning`` expects. FIXED ones fix the design.
 QUESTION: Mapping[str, Parameter] = {
-    "population": Parameter(_POPULATION, {"type": "string", "pattern": _RANGE}, _population, True),
+    "population": Parameter(_POPULATION_MEANING, _POPULATION_SCHEMA, _parse_population, True),
     "epsilon": _number("The epsilon of the budget", 0.01, 50, required=True),
     "delta": _number("The delta of the budget", 1e-15, 0.1, required=True),
-    "adjacency": _word(_ADJACENCY, "add-remove", "replace-one", required=True),
-    "dimension": _number(_DIMENSION, 1, MOST_DIMENSION, whole=True),
-    "task": _word(_TASK, "patients", "fashion-mnist", "synthetic"),
+    "adjacency": _choice(_ADJACENCY_MEANING, "add-remove", "replace-one", required=True),
+    "dimension": _number(_DIMENSION_MEANING, 1, MOST_DIMENSION, integer=True),
+    "task": _choice(_TASK_MEANING, "patients", "fashion-mnist", "synthetic"),
 }
 DEVICES: Mapping[str, Parameter] = {
     "availability_s": _number(
@@ -120,15 +121,15 @@ SERVER: Mapping[str, Parameter] = {
     "duration_s": _number("Largest duration of all runs together, in seconds", 1, 10**9),
 }
 FIXED: Mapping[str, Parameter] = {
-    "protocol": _word("Fix the protocol", "fixed", "averaged", "sliding"),
-    "slots": _number("Fix the number of slots", 1, 10**6, whole=True),
+    "protocol": _choice("Fix the protocol", "fixed", "averaged", "sliding"),
+    "slots": _number("Fix the number of slots", 1, 10**6, integer=True),
     "participation": _number("Fix the probability that a client checks in", 1e-6, 1),
-    "capacity": Parameter(_CAPACITY, {"type": "string", "pattern": _COUNT_OR_ALL}, _capacity),
-    "window": _number(_WINDOW, 1, 10**6, whole=True),
-    "minibatch": _number("Fix the number of slots per model step", 1, 10**6, whole=True),
-    "repeats": _number("Fix the number of runs", 1, 1000, whole=True),
-    "noise_at": _word("Fix who adds the noise", "client", "server"),
-    "randomizer": _word("Fix the randomizer", "gaussian", "laplace", "privunit"),
+    "capacity": Parameter(_CAPACITY_MEANING, _CAPACITY_SCHEMA, _parse_capacity),
+    "window": _number(_WINDOW_MEANING, 1, 10**6, integer=True),
+    "minibatch": _number("Fix the number of slots per model step", 1, 10**6, integer=True),
+    "repeats": _number("Fix the number of runs", 1, 1000, integer=True),
+    "noise_at": _choice("Fix who adds the noise", "client", "server"),
+    "randomizer": _choice("Fix the randomizer", "gaussian", "laplace", "privunit"),
 }
 PARAMETERS: Mapping[str, Parameter] = {**QUESTION, **DEVICES, **SERVER, **FIXED}
 
@@ -237,14 +238,14 @@ def planner_of(request: Request) -> Planner:
 
 @router.get(
     "/answer",
-    **described(
+    **openapi_options(
         "Plan a campaign for a privacy budget", None, problems="invalid unknown-path failed"
     ),
     response_model=Plan,
     openapi_extra={
         "parameters": [
-            {"name": name, **parameter("query", one.meaning, one.required, **one.schema)}
-            for name, one in PARAMETERS.items()
+            {"name": name, **parameter("query", each.meaning, each.required, **each.schema)}
+            for name, each in PARAMETERS.items()
         ]
     },
 )
@@ -254,52 +255,55 @@ async def plan(request: Request) -> Response:
     cancelled."""
     planner, stopping = planner_of(request), runner_of(request).stopping
     question = question_of(request)
-    await request.body()  # read the body, if any, so that disconnected sees a disconnection
-    work = asyncio.ensure_future(planner.answer(question))
-    others = [asyncio.ensure_future(disconnected(request)), asyncio.ensure_future(stopping.wait())]
+    await request.body()  # read the body, if any, so that wait_for_disconnect sees a disconnection
+    plan_task = asyncio.ensure_future(planner.answer(question))
+    cancel_tasks = [
+        asyncio.ensure_future(end) for end in (wait_for_disconnect(request), stopping.wait())
+    ]
     try:
-        await asyncio.wait({work, *others}, return_when=asyncio.FIRST_COMPLETED)
-        if not work.done():
+        await asyncio.wait({plan_task, *cancel_tasks}, return_when=asyncio.FIRST_COMPLETED)
+        if not plan_task.done():
             raise Problem("busy", "the service is stopping", retry_after=5)
-        return Response(work.result(), media_type=wire.JSON)
+        return Response(plan_task.result(), media_type=wire.JSON)
     except InvalidValue as error:
         if error.name not in {*DEVICES, *SERVER} or error.name in request.query_params:
             raise
         detail = f"{error.name} = {error.value} (the default): {error.expected}"
         raise Problem("invalid", detail) from error
     finally:
-        for task in (work, *others):
+        for task in (plan_task, *cancel_tasks):
             task.cancel()
-        await asyncio.gather(work, *others, return_exceptions=True)
+        await asyncio.gather(plan_task, *cancel_tasks, return_exceptions=True)
 
 
 def question_of(request: Request) -> dict[str, Any]:
-    """Return the parameters of the query in the groups that ``checkins.planning`` expects."""
-    given: dict[str, Any] = {}
+    """Parse the parameters of the query, and return them in groups; raise ``invalid`` on errors."""
+    values: dict[str, Any] = {}
     for name, text in request.query_params.multi_items():
-        known = PARAMETERS.get(name)
-        if known is None:
-            raise Problem("invalid", f"query: knows no {name[:MOST_TEXT]!r}; see openapi.json")
-        if name in given:
+        definition = PARAMETERS.get(name)
+        if definition is None:
+            unknown = name[:MAX_NAME_CHARS]
+            raise Problem("invalid", f"query: unknown parameter {unknown!r}; see openapi.json")
+        if name in values:
             raise Problem("invalid", f"{name}: was given more than once")
         try:
-            given[name] = known.read(text)
+            values[name] = definition.parse(text)
         except ValueError as error:
             raise Problem("invalid", f"{name}: {error}") from None
-    for name, known in PARAMETERS.items():
-        if known.required and name not in given:
+    for name, definition in PARAMETERS.items():
+        if definition.required and name not in values:
             raise Problem("invalid", f"{name}: is missing, and has no default")
-    if "dimension" in given and "task" in given:
+    if "dimension" in values and "task" in values:
         raise Problem(
             "invalid",
-            f"dimension = {given['dimension']}: goes without task = {given['task']}, which has its"
-            " own: leave one of them out",
+            f"dimension = {values['dimension']}: task = {values['task']} already determines the"
+            " dimension: give only one of them",
         )
-    if "dimension" not in given and "task" not in given:
-        raise Problem("invalid", "dimension: is missing; give it, or a task, which has its own")
+    if "dimension" not in values and "task" not in values:
+        raise Problem("invalid", "dimension: is missing; give it, or a task that determines it")
 
-    def part(names: Mapping[str, Any]) -> dict[str, Any]:
-        return {name: given[name] for name in names if name in given}
+    def values_of(names: Mapping[str, Any]) -> dict[str, Any]:
+        return {name: values[name] for name in names if name in values}
 
-    groups = {"devices": part(DEVICES), "server": part(SERVER), "fixed": part(FIXED)}
-    return {**part(QUESTION), **groups}
+    groups = {"devices": values_of(DEVICES), "server": values_of(SERVER), "fixed": values_of(FIXED)}
+    return {**values_of(QUESTION), **groups}

@@ -16,7 +16,7 @@ from checkins.service.http.problems import Problem
 from checkins.service.routes.requests import (
     HeadRoute,
     also_head,
-    described,
+    openapi_options,
     require_operator,
     runner_of,
 )
@@ -24,42 +24,44 @@ from checkins.service.runs import run_state_machine
 from checkins.service.runs.runner import Runner
 from checkins.service.workers.background_tasks import STORE_TIMEOUT_S
 
-LATE_S = 5.0
-"""A transition of a slot counts as late this many seconds after its time."""
+LATE_AFTER_S = 5.0
+"""Seconds after which a slot that should have begun, chosen or closed counts as late."""
 
 router = APIRouter(tags=["operations"], route_class=HeadRoute)
 
 
-@router.get("/healthz", **described("Liveness", wire.Health))
+@router.get("/healthz", **openapi_options("Liveness", wire.Health))
 @also_head
 async def healthz(request: Request) -> wire.Health:
-    """The process responds while it runs, even if its database does not respond. Restart it only if
-    there is no response."""
+    """The process responds while it runs, even if its database does not respond. Restart the
+    process only if there is no response."""
     runner = runner_of(request)
     return wire.Health(status="ok", epoch=runner.epoch, holding=runner.clock_watch.holding_reason)
 
 
-@router.get("/readyz", **described("Readiness", wire.Readiness, problems="not-ready"))
+@router.get("/readyz", **openapi_options("Readiness", wire.Readiness, problems="not-ready"))
 @also_head
 async def readyz(request: Request) -> wire.Readiness:
     """The response is 200 if slots are closed on time, the database responds and every background
     task runs. Otherwise the problem document lists what fails."""
     runner = runner_of(request)
-    if found := faults(runner):
-        raise Problem("not-ready", "; ".join(found), retry_after=1)
+    if reasons := reasons_not_ready(runner):
+        raise Problem("not-ready", "; ".join(reasons), retry_after=1)
     return wire.Readiness(status="ready", epoch=runner.epoch)
 
 
 @router.get(
-    "/metrics", **described("Prometheus metrics", ("Metrics", "text/plain"), security="operator")
+    "/metrics",
+    **openapi_options("Prometheus metrics", ("Metrics", "text/plain"), security="operator"),
 )
 async def metrics(request: Request) -> Response:
-    """Only the operator may read them, because counts of requests over time are not public."""
+    """Only the operator may read the metrics, because the number of requests at a time is not
+    public."""
     require_operator(request)
     runner = runner_of(request)
     for live_run in runner.live_runs.values():
         spent = live_run.spent and live_run.spent["epsilon"]
-        runner.metrics.campaign(
+        runner.metrics.record_run(
             live_run.spec.id,
             slots_closed=live_run.public_snapshot.state.closed,
             epsilon_spent=math.nan if spent is None else spent,
@@ -69,31 +71,31 @@ async def metrics(request: Request) -> Response:
     return Response(body, media_type=media_type)
 
 
-def faults(runner: Runner) -> list[str]:
+def reasons_not_ready(runner: Runner) -> list[str]:
     """Return the reasons why this process is not ready, or an empty list if it is ready."""
-    found = []
+    reasons = []
     if runner.stopping.is_set():
-        found.append("the service is stopping")
-    now, answered = asyncio.get_running_loop().time(), runner.store_answered_at
-    if answered is None or not now - answered <= STORE_TIMEOUT_S:
-        found.append(f"the store has not answered for {STORE_TIMEOUT_S:.0f} s")
+        reasons.append("the service is stopping")
+    now, answered_at = asyncio.get_running_loop().time(), runner.store_answered_at
+    if answered_at is None or not now - answered_at <= STORE_TIMEOUT_S:
+        reasons.append(f"the store has not answered for {STORE_TIMEOUT_S:.0f} s")
     if runner.clock_watch.holding_reason is not None:
-        found.append(f"no slot is closed: {runner.clock_watch.holding_reason}")
-    elif late := _late(runner):
-        found.append(f"slots are not closed on time in {', '.join(late)}")
+        reasons.append(f"no slot is closed: {runner.clock_watch.holding_reason}")
+    elif late_runs := _late_runs(runner):
+        reasons.append(f"slots are not closed on time in {', '.join(late_runs)}")
     if runner.witness_error is not None:
-        found.append(runner.witness_error)
+        reasons.append(runner.witness_error)
     if failing := runner.background_tasks.failing_kinds:
-        found.append(f"background tasks keep dying: {', '.join(failing)}")
-    return found
+        reasons.append(f"background tasks keep dying: {', '.join(failing)}")
+    return reasons
 
 
-def _late(runner: Runner) -> list[str]:
-    """Return the ids of the runs in which a transition is late."""
+def _late_runs(runner: Runner) -> list[str]:
+    """Return the ids of the runs whose next transition (begin, choose or close) is late."""
     now = runner.database.now()
-    late = []
+    late_runs = []
     for run, live_run in runner.live_runs.items():
-        moment = run_state_machine.next_due_time(live_run.spec, live_run.snapshot.state)
-        if moment is not None and not now - moment <= LATE_S:
-            late.append(run)
-    return late
+        due_at = run_state_machine.next_due_time(live_run.spec, live_run.snapshot.state)
+        if due_at is not None and not now - due_at <= LATE_AFTER_S:
+            late_runs.append(run)
+    return late_runs

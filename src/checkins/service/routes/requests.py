@@ -1,7 +1,11 @@
 """Functions that parse requests and describe routes for OpenAPI, and the route classes.
 
 Routes parse requests themselves, because FastAPI's dependency injection takes more time than the
-rest of a check-in. ``described`` declares what they read, for the OpenAPI document.
+rest of a check-in. ``openapi_options`` therefore declares their parameters and responses for the
+OpenAPI document.
+
+``wire`` defines every JSON object that the service and its clients exchange. Where a docstring says
+that a function raises ``invalid`` or another slug, it raises a ``Problem`` of this type.
 """
 
 from __future__ import annotations
@@ -27,11 +31,13 @@ from checkins.service.runs.live_run import LiveRun
 from checkins.service.runs.runner import Runner
 
 MAX_SLOT = 10**12
+"""Largest number of a slot that a path may contain."""
 MAX_ENTRIES = 10**15
-RECEIPT = r"[A-Za-z0-9_-]{8,64}"
-T = TypeVar("T")
+"""Largest number of a ledger line that a path or a query may contain."""
+RECEIPT_PATTERN = r"[A-Za-z0-9_-]{8,64}"
+Result = TypeVar("Result")
 
-SECURITY = {
+SECURITY_SCHEMES = {
     name: {"type": "http", "scheme": "bearer", "description": description}
     for name, description in {
         "operator": "The operator's token",
@@ -42,28 +48,30 @@ SECURITY = {
 }
 
 
-def parameter(place: str, description: str, required: bool, **schema: Any) -> dict[str, Any]:
-    """Return the OpenAPI description of a parameter in the path, the query or a header."""
-    return {"in": place, "required": required, "description": description, "schema": schema}
+def parameter(location: str, description: str, required: bool, **schema: Any) -> dict[str, Any]:
+    """Return the OpenAPI description of a parameter whose location is path, query or header."""
+    return {"in": location, "required": required, "description": description, "schema": schema}
 
 
-_RUN = "The id of a run: twelve digits of the campaign's seal, and the number of the run"
-_KEY = "A random string. A retry with the same key gets the same token"
-_COUNT = {"type": "integer", "maximum": MAX_ENTRIES}
-_WAIT = {"minimum": 0, "maximum": 60, "default": 30}
-_VISIBLE = {"minLength": 16, "maxLength": 200, "pattern": "^[!-~]+$"}
+_RUN_MEANING = "The id of a run: twelve digits of the campaign's seal, and the number of the run"
+_KEY_MEANING = "A random string. A retry with the same key gets the same token"
+_LINES_SCHEMA = {"type": "integer", "maximum": MAX_ENTRIES}
+_WAIT_SCHEMA = {"minimum": 0, "maximum": 60, "default": 30}
+_KEY_SCHEMA = {"minLength": 16, "maxLength": 200, "pattern": "^[!-~]+$"}
 PARAMETERS: dict[str, dict[str, Any]] = {
-    "run": parameter("path", _RUN, True, type="string", pattern=f"^{wire.RUN_ID}$"),
+    "run": parameter("path", _RUN_MEANING, True, type="string", pattern=f"^{wire.RUN_ID}$"),
     "slot": parameter(
         "path", "The number of a slot, from 1", True, type="integer", minimum=1, maximum=MAX_SLOT
     ),
-    "entries": parameter("path", "The number of the line", True, **_COUNT, minimum=1),
+    "entries": parameter("path", "The number of a ledger line", True, **_LINES_SCHEMA, minimum=1),
     "receipt": parameter(
-        "path", "The receipt of a check-in", True, type="string", pattern=f"^{RECEIPT}$"
+        "path", "The receipt of a check-in", True, type="string", pattern=f"^{RECEIPT_PATTERN}$"
     ),
-    "Idempotency-Key": parameter("header", _KEY, False, type="string", **_VISIBLE),
-    "wait": parameter("query", "Longest wait in seconds", False, type="number", **_WAIT),
-    "after": parameter("query", "Number of lines to skip", False, **_COUNT, minimum=0, default=0),
+    "Idempotency-Key": parameter("header", _KEY_MEANING, False, type="string", **_KEY_SCHEMA),
+    "wait": parameter("query", "Longest wait in seconds", False, type="number", **_WAIT_SCHEMA),
+    "after": parameter(
+        "query", "Number of lines to skip", False, **_LINES_SCHEMA, minimum=0, default=0
+    ),
     "If-None-Match": parameter(
         "header", "The ETag of a model that you already have", False, type="string"
     ),
@@ -71,11 +79,11 @@ PARAMETERS: dict[str, dict[str, Any]] = {
 
 
 COMMON_PROBLEMS = "too-slow too-large encoded too-many busy"
-"""Problems that every route may return: exceeded limits, or a database that does not respond."""
-BINARY = {"type": "string", "format": "binary"}
+"""Slugs of problems that every route may return: a limit is exceeded, or the database is busy."""
+BINARY_SCHEMA = {"type": "string", "format": "binary"}
 
 
-def described(
+def openapi_options(
     summary: str,
     response: type | tuple[str, str] | None,
     parameters: str = "",
@@ -84,38 +92,41 @@ def described(
     body: str | None = None,
     problems: str = "",
 ) -> dict[str, Any]:
-    """Return the arguments of a route's decorator that describe it in the OpenAPI document.
+    """Return the arguments of a route's decorator that describe the route in OpenAPI.
 
-    ``response`` is a ``TypedDict`` of ``wire`` for JSON, the description and media type of other
-    content, or None if the response is empty. ``parameters`` are names in ``PARAMETERS``,
-    ``security`` is a name in ``SECURITY``, and ``body`` the media type of the body. ``problems``
-    are slugs of problem types, to which those of the run, the credential and every route are added.
+    ``response`` is a ``TypedDict`` of ``wire`` if the response is JSON, a tuple of description and
+    media type if it is other content, or None if it is empty. ``parameters`` lists names in
+    ``PARAMETERS``, separated by spaces. ``security`` is a name in ``SECURITY_SCHEMES``, or None if
+    no credential is needed. ``body`` is the media type of the request's body, or None without a
+    body. ``problems`` lists slugs of problem types, separated by spaces. The problems of an unknown
+    run, of a missing credential and ``COMMON_PROBLEMS`` are added to them.
     """
-    route: dict[str, Any] = {"summary": summary}
+    options: dict[str, Any] = {"summary": summary}
     names = parameters.split()
     extra: dict[str, Any] = {"parameters": [{"name": name, **PARAMETERS[name]} for name in names]}
     if security is not None:
         extra["security"] = [{security: []}, {}] if security == "enrolment" else [{security: []}]
         problems = f"{'not-operator' if security == 'operator' else 'not-enrolled'} {problems}"
     if body is not None:
-        kind = {"type": "string"} if body == wire.CAMPAIGN_FILE else BINARY
-        extra["requestBody"] = {"required": True, "content": {body: {"schema": kind}}}
+        body_schema = {"type": "string"} if body == wire.CAMPAIGN_FILE else BINARY_SCHEMA
+        extra["requestBody"] = {"required": True, "content": {body: {"schema": body_schema}}}
     if names or security:
-        route["openapi_extra"] = extra
+        options["openapi_extra"] = extra
     if "run" in names:
         problems = f"unknown-campaign {problems}"
-    route["responses"] = problem_responses(*dict.fromkeys(f"{problems} {COMMON_PROBLEMS}".split()))
+    slugs = dict.fromkeys(f"{problems} {COMMON_PROBLEMS}".split())
+    options["responses"] = problem_responses(*slugs)
     if isinstance(response, tuple):
         description, media_type = response
-        schema = BINARY if media_type == wire.BYTES else {"type": "string"}
+        schema = BINARY_SCHEMA if media_type == wire.BYTES else {"type": "string"}
         content = {"description": description, "content": {media_type: {"schema": schema}}}
-        route |= {"response_class": Response, "responses": {200: content} | route["responses"]}
+        options |= {"response_class": Response, "responses": {200: content} | options["responses"]}
     elif response is not None:
-        route["response_model"] = schema_of(response)
+        options["response_model"] = schema_of(response)
     if "If-None-Match" in names:
         not_modified = {"description": "The latest model is the one in If-None-Match"}
-        route["responses"][status.HTTP_304_NOT_MODIFIED] = not_modified
-    return route
+        options["responses"][status.HTTP_304_NOT_MODIFIED] = not_modified
+    return options
 
 
 def runner_of(request: Request) -> Runner:
@@ -124,11 +135,12 @@ def runner_of(request: Request) -> Runner:
 
 
 async def live_run_of(request: Request) -> LiveRun:
-    """Return the run in the path of a request; raise ``unknown-campaign`` if there is none."""
+    """Return the run whose id is in the path; raise ``unknown-campaign`` if there is none."""
     run = request.path_params["run"]
     live_run = runner_of(request).live_runs.get(run)
     if live_run is None and re.fullmatch(wire.RUN_ID, run):
-        live_run = await runner_of(request).find(run)  # another worker may have just opened the run
+        # Another worker process may have just opened the run, so look in the database.
+        live_run = await runner_of(request).find(run)
     if live_run is None:
         raise Problem("unknown-campaign", "this coordinator has no such run; see GET /campaigns")
     return live_run
@@ -136,9 +148,9 @@ async def live_run_of(request: Request) -> LiveRun:
 
 def integer_of(request: Request, name: str) -> int:
     """Return an integer in the path of a request; raise ``invalid`` if it is malformed."""
-    text, most = request.path_params[name], PARAMETERS[name]["schema"]["maximum"]
-    if not re.fullmatch(r"[1-9][0-9]{0,15}", text) or int(text) > most:
-        raise Problem("invalid", f"{name}: must be an integer from 1 to {most:,}")
+    text, maximum = request.path_params[name], PARAMETERS[name]["schema"]["maximum"]
+    if not re.fullmatch(r"[1-9][0-9]{0,15}", text) or int(text) > maximum:
+        raise Problem("invalid", f"{name}: must be an integer from 1 to {maximum:,}")
     return int(text)
 
 
@@ -157,13 +169,14 @@ def bearer_of(request: Request) -> str:
     return credential
 
 
-def number_of(request: Request, name: str, *, whole: bool = False) -> float:
+def number_of(request: Request, name: str, *, is_integer: bool = False) -> float:
     """Return a number in the query, or its default; raise ``invalid`` if it is out of range."""
     schema = PARAMETERS[name]["schema"]
-    given = request.query_params.getlist(name) or [str(schema["default"])]
-    shape = r"[0-9]{1,16}" if whole else r"[0-9]{1,16}(\.[0-9]{0,16})?([eE][+-]?[0-9]{1,2})?"
-    if len(given) == 1 and re.fullmatch(shape, given[0]):
-        number = float(given[0])
+    texts = request.query_params.getlist(name) or [str(schema["default"])]
+    decimal = r"[0-9]{1,16}(\.[0-9]{0,16})?([eE][+-]?[0-9]{1,2})?"
+    pattern = r"[0-9]{1,16}" if is_integer else decimal
+    if len(texts) == 1 and re.fullmatch(pattern, texts[0]):
+        number = float(texts[0])
         if schema["minimum"] <= number <= schema["maximum"]:
             return number
     raise Problem(
@@ -171,26 +184,26 @@ def number_of(request: Request, name: str, *, whole: bool = False) -> float:
     )
 
 
-async def unless_disconnected(request: Request, work: Coroutine[Any, Any, T]) -> T:
+async def unless_disconnected(request: Request, work: Coroutine[Any, Any, Result]) -> Result:
     """Return the result of slow work; raise ClientDisconnect as soon as the client disconnects.
 
     Without this function, the service would notice a disconnection only when it sends the response.
     """
     await request.body()  # receive() reports a disconnection only after the body
-    working = asyncio.ensure_future(work)
-    watching = asyncio.ensure_future(disconnected(request))
+    work_task = asyncio.ensure_future(work)
+    disconnect_task = asyncio.ensure_future(wait_for_disconnect(request))
     try:
-        await asyncio.wait({working, watching}, return_when=asyncio.FIRST_COMPLETED)
-        if not working.done():
+        await asyncio.wait({work_task, disconnect_task}, return_when=asyncio.FIRST_COMPLETED)
+        if not work_task.done():
             raise ClientDisconnect
-        return working.result()
+        return work_task.result()
     finally:
-        watching.cancel()
-        if working.cancel():
-            await asyncio.wait({working})
+        disconnect_task.cancel()
+        if work_task.cancel():
+            await asyncio.wait({work_task})
 
 
-async def disconnected(request: Request) -> None:
+async def wait_for_disconnect(request: Request) -> None:
     """Return once the client has disconnected. The body must have been read before."""
     while (await request.receive())["type"] != "http.disconnect":
         pass
@@ -202,24 +215,24 @@ def require_operator(request: Request) -> None:
         raise Problem("not-operator", "send the operator's token as Authorization: Bearer")
 
 
-def json_response(shape: Mapping[str, object], *, code: int = status.HTTP_200_OK) -> Response:
+def json_response(body: Mapping[str, object], *, code: int = status.HTTP_200_OK) -> Response:
     """Return a ``TypedDict`` of ``wire`` as a JSON response."""
-    return Response(wire.to_json(shape), status_code=code, media_type=wire.JSON)
+    return Response(wire.to_json(body), status_code=code, media_type=wire.JSON)
 
 
 @lru_cache
-def schema_of(shape: type) -> type[BaseModel]:
+def schema_of(wire_type: type) -> type[BaseModel]:
     """Return the pydantic model that describes a ``TypedDict`` of ``wire`` in OpenAPI."""
     fields: dict[str, Any] = {}
-    for name, hint in get_type_hints(shape, include_extras=True).items():
-        described = get_origin(hint) is Annotated
-        kind, text = get_args(hint) if described else (hint, None)
+    for name, hint in get_type_hints(wire_type, include_extras=True).items():
+        is_annotated = get_origin(hint) is Annotated
+        kind, text = get_args(hint) if is_annotated else (hint, None)
         fields[name] = (_with_models(kind), Field(description=text))
-    return create_model(shape.__name__, __doc__=shape.__doc__, **fields)
+    return create_model(wire_type.__name__, __doc__=wire_type.__doc__, **fields)
 
 
 def _with_models(kind: Any) -> Any:
-    """Replace every ``TypedDict`` in a type, such as ``list[Summary]``, by its model."""
+    """Replace every ``TypedDict`` in a type, such as ``list[Summary]``, by its pydantic model."""
     if is_typeddict(kind):
         return schema_of(kind)
     if get_origin(kind) is list:
@@ -233,10 +246,10 @@ Endpoint = TypeVar("Endpoint", bound=Callable[..., Any])
 
 
 def also_head(endpoint: Endpoint) -> Endpoint:
-    """Let a GET route respond to HEAD too. The server omits the body.
+    """Decorator of an endpoint: its GET route responds to HEAD too. The server omits the body.
 
-    Routes that wait or stream do not use it. The OpenAPI document does not list HEAD, because the
-    operation would appear twice.
+    Routes that wait or stream do not have this decorator. The OpenAPI document does not list HEAD,
+    because the operation would appear twice.
     """
     endpoint.also_head = True  # type: ignore[attr-defined]
     return endpoint
@@ -245,8 +258,8 @@ def also_head(endpoint: Endpoint) -> Endpoint:
 class HeadRoute(APIRoute):
     """FastAPI's route. It accepts HEAD too if its endpoint has the decorator ``also_head``."""
 
-    def __init__(self, *given: Any, **named: Any) -> None:
-        super().__init__(*given, **named)
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
         self.allowed = frozenset(self.methods or ())
         if getattr(self.endpoint, "also_head", False):
             self.allowed |= {"HEAD"}

@@ -36,13 +36,15 @@ async def enrol(runner: Runner, live_run: LiveRun, credential: str | None, key: 
     idempotency key; each is None if the client sent none. A retry with the same key and the same
     credential from the allow-list gets the same token again.
     """
-    listed_hash = runner.settings.enrolment.admits(credential)  # None without an allow-list
+    listed_hash = runner.settings.enrolment.admit(credential)  # None without an allow-list
     _refuse_if_over(live_run)
     if listed_hash is None and key is None:
         token, credential_hash = new_token(), None
     else:
         run, secret_key = live_run.spec.id, runner.secret_key
-        token = derived_token(secret_key, run=run, credential=listed_hash or "", once=key or "")
+        token = derived_token(
+            secret_key, run=run, credential=listed_hash or "", idempotency_key=key or ""
+        )
         credential_hash = listed_hash or hashed(key or "")
     request = EnrolmentRequest(hashed(token), credential_hash, hashed(key or ""))
     await live_run.enrolments.submit(request)

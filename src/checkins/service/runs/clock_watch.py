@@ -78,7 +78,7 @@ class ClockWatch:
         """Report to log and metrics whether the clock holds. Return True if that changed."""
         previous, self.holding_reason = self.holding_reason, holding_reason(self._database)
         ahead_s = self._database.clock.calendar_ahead_s
-        self._metrics.clock_off(0.0 if ahead_s is None else abs(ahead_s))
+        self._metrics.set_clock_jump(0.0 if ahead_s is None else abs(ahead_s))
         if ahead_s is not None and previous is None:
             logs.warning("clock-jumped", seconds=round(ahead_s, 3))
         elif previous is not None and ahead_s is None:

@@ -72,7 +72,7 @@ class Runner:
         self.live_runs: dict[str, LiveRun] = {}
         self.stopping = asyncio.Event()
         self.listeners = 0  # number of open streams of server-sent events
-        self.background_tasks = BackgroundTasks(self.metrics.task_restarted)
+        self.background_tasks = BackgroundTasks(self.metrics.count_task_restart)
         self.store_answered_at: float | None = None
         """When the store last answered, in the event loop's time; None before the start."""
         self._threads = DaemonThreads(STORE_THREADS, name="store")
@@ -91,7 +91,7 @@ class Runner:
 
         If PostgreSQL accepts no connections, wait until it does, or until the service stops.
         """
-        logs.count_lost(self.metrics.log_line_lost)
+        logs.on_lost_line(self.metrics.count_lost_log_line)
         starting = asyncio.ensure_future(self._start())
         stopping = asyncio.ensure_future(self.stopping.wait())
         try:
@@ -112,7 +112,9 @@ class Runner:
             except StoreError as error:
                 if self.database.is_sqlite or not is_unavailable(error) or loop.time() > deadline:
                     raise
-                logs.repeated("waiting-for-store", store="postgresql", seconds=START_TIMEOUT_S)
+                logs.repeated_warning(
+                    "waiting-for-store", store="postgresql", seconds=START_TIMEOUT_S
+                )
             await asyncio.sleep(CONNECT_PAUSE_S)
         self.background_tasks.supervise("watch", self._poll)
         if self.database.is_sqlite:
@@ -245,7 +247,7 @@ class Runner:
         def commit(messages: Any) -> Any:
             return retry_on_conflict(lambda: save(self.database, spec, messages))
 
-        limit, on_commit = min(limit, MAX_MESSAGES_PER_COMMIT), self.metrics.committed
+        limit, on_commit = min(limit, MAX_MESSAGES_PER_COMMIT), self.metrics.record_commit
         return GroupCommit(commit, threads=self._threads, max_messages=limit, on_commit=on_commit)
 
     async def _run_until_over(self, live_run: LiveRun) -> None:
@@ -282,7 +284,7 @@ class Runner:
             snapshot = await self._transition(run_state_machine.advance, live_run, before)
             if snapshot.closed_by_this_process:
                 took_s = self.database.now() - started_at
-                self.metrics.slot_closed(seconds=took_s, late_s=started_at - due_at)
+                self.metrics.record_slot_closed(seconds=took_s, late_s=started_at - due_at)
         live_run.update(snapshot)
         await self._read_choice(live_run)
         if snapshot.ledger.head != before.ledger.head:
@@ -396,5 +398,5 @@ class Runner:
             if is_empty or (is_due and await self.in_thread(self.database.checkpoint)):
                 emptied_at = loop.time()
             elif loop.time() - emptied_at >= WAL_WARNING_AFTER_S:
-                logs.repeated("log-held-by-reader", store="sqlite")
+                logs.repeated_warning("log-held-by-reader", store="sqlite")
             self.background_tasks.record_success("checkpoint")

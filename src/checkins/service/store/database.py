@@ -218,7 +218,9 @@ class Database:
                     raise
                 if not time.monotonic() < deadline:
                     raise StoreUnavailable(START_TIMEOUT_S) from error
-                logs.repeated("waiting-for-store", store="postgresql", seconds=START_TIMEOUT_S)
+                logs.repeated_warning(
+                    "waiting-for-store", store="postgresql", seconds=START_TIMEOUT_S
+                )
             time.sleep(CONNECT_PAUSE_S)
 
     def check_durable(self) -> None:

@@ -120,7 +120,7 @@ class BackgroundTasks:
             supervised.pause_s = FIRST_PAUSE_S
         if error is not None:
             logs.failure(error)
-        logs.repeated("task-died", task=supervised.kind)
+        logs.repeated_warning("task-died", task=supervised.kind)
         self.on_restart(supervised.kind)
         loop.call_later(supervised.pause_s, self._start_task, key)
         supervised.pause_s = min(2 * supervised.pause_s, MAX_PAUSE_S)
