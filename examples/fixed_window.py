@@ -12,7 +12,7 @@ import numpy as np
 from checkins.protocol.model_update import ModelUpdate
 from checkins.protocol.participant import Participant
 from checkins.protocol.rehearsal import rehearse
-from checkins.protocol.report import Report, ReportForm
+from checkins.protocol.report import Report, ReportChecks
 from checkins.protocol.rules import Filling, FixedWindow, Rules
 from checkins.protocol.server import Server
 
@@ -88,10 +88,10 @@ if __name__ == "__main__":
     left = math.dist(models[-1], (3, 4))
     print(f"Distance to the optimum (3, 4): 5.00 before, {left:.2f} after.")
 
-    form, update = ReportForm(2, None, simulated=True), ModelUpdate(eta, minibatch=b)
+    form, update = ReportChecks(2, None, simulated=True), ModelUpdate(eta, minibatch=b)
     server = Server.start(Rules(m, K, Filling.DUMMIES, 0, m, form, update), start)
     participants = {j: Participant(p, FixedWindow(R)) for j, (R, p) in clients.items()}
-    machines = rehearse(server, participants, dice=dice, train=request)
+    machines = rehearse(server, participants, randomness=dice, train=request)
     if [shown.model.tobytes() for shown in machines.releases] != [t.tobytes() for t in models]:
         raise SystemExit("The state machines disagree.")
     print("The state machines agree, bit for bit.")

@@ -12,7 +12,7 @@ import numpy as np
 from checkins.protocol.model_update import ModelUpdate
 from checkins.protocol.participant import Participant
 from checkins.protocol.rehearsal import rehearse
-from checkins.protocol.report import Report, ReportForm
+from checkins.protocol.report import Report, ReportChecks
 from checkins.protocol.rules import Filling, Rules, SlidingWindow
 from checkins.protocol.server import Server
 
@@ -71,10 +71,10 @@ if __name__ == "__main__":
     left = math.dist(models[-1], (3, 4))
     print(f"Distance to the optimum (3, 4): 5.00 before, {left:.2f} after.")
 
-    form, update = ReportForm(2, None, simulated=True), ModelUpdate(eta)
+    form, update = ReportChecks(2, None, simulated=True), ModelUpdate(eta)
     server = Server.start(Rules(n, 1, Filling.DUMMIES, m - 1, n, form, update), start)
     everyone = {j: Participant(1.0, SlidingWindow(m)) for j in wakes}
-    machines = rehearse(server, everyone, dice=dice, train=request, wakes=wakes)
+    machines = rehearse(server, everyone, randomness=dice, train=request, wake_slots=wakes)
     if [shown.model.tobytes() for shown in machines.releases] != [t.tobytes() for t in models]:
         raise SystemExit("The state machines disagree.")
     print("The state machines agree, bit for bit.")

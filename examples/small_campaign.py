@@ -18,7 +18,7 @@ import numpy as np
 
 from checkins import ledger
 from checkins.campaign import parse_campaign
-from checkins.protocol.participant import COIN, participant_of
+from checkins.protocol.participant import COIN_RANGE, participant_of
 from checkins.protocol.rehearsal import rehearse
 from checkins.protocol.report import Report
 from checkins.protocol.rules import sampler_of
@@ -49,7 +49,7 @@ class SystemDice:
         self.sampler = sampler
 
     def coin(self, token):
-        return secrets.randbelow(COIN)
+        return secrets.randbelow(COIN_RANGE)
 
     def pick(self, token, below):
         return secrets.randbelow(below)
@@ -69,11 +69,11 @@ def main(folder):
     target = np.array([0.6, -0.3, 0.1])  # the optimum of every client
     sampler = sampler_of(campaign, dimension=target.size)
     with ledger.LedgerFile(folder) as file:
-        affordable = ledger.spending_of(file.ledger, campaign).affordable()
+        affordable = ledger.spending_of(file.ledger, campaign).affordable_slots_in_run()
         played = rehearse(
             server_of(campaign, np.zeros(target.size), affordable=affordable),
             {f"client {number}": participant_of(campaign) for number in range(400)},
-            dice=SystemDice(sampler),
+            randomness=SystemDice(sampler),
             train=lambda token, model: Report.from_device(sampler.privatize(model - target)),
         )
         file.append(file.ledger.opening(campaign, model=played.start.learner.model))

@@ -74,8 +74,8 @@ def slugs_of(operation: Mapping[str, Any]) -> list[str]:
     return [
         kind.removeprefix(wire.PROBLEM_URN)
         for answer in operation["responses"].values()
-        if wire.PROBLEM in answer.get("content", {})
-        for kind in answer["content"][wire.PROBLEM]["schema"]["properties"]["type"]["enum"]
+        if wire.PROBLEM_TYPE in answer.get("content", {})
+        for kind in answer["content"][wire.PROBLEM_TYPE]["schema"]["properties"]["type"]["enum"]
     ]
 
 
@@ -106,7 +106,7 @@ def _route(
         # FastAPI's default description is "Successful Response".
         (status, _content(content), answer["description"].replace("Successful Response", ""))
         for status, answer in sorted(operation["responses"].items())
-        if wire.PROBLEM not in (content := answer.get("content", {}))
+        if wire.PROBLEM_TYPE not in (content := answer.get("content", {}))
     ]
     problems = [
         (f"`{slug}`", str(PROBLEM_TYPES[slug].status), PROBLEM_TYPES[slug].title)

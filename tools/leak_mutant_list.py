@@ -140,8 +140,8 @@ _MORE_LEAKS = (
         (
             Change(
                 "protocol/participant.py",
-                "participant.window.slot(event.pick, now=event.now)",
-                "participant.window.slot(0, now=event.now)",
+                "participant.window.slot(event.pick, first_open_slot=event.first_open_slot)",
+                "participant.window.slot(0, first_open_slot=event.first_open_slot)",
             ),
         ),
         ("sums", "sliding"),
@@ -157,9 +157,9 @@ _MORE_LEAKS = (
             ),
             Change(
                 "protocol/slot.py",
-                "    real = [slot.reports[receipt] for receipt in slot.chosen"
-                " if receipt in slot.reports]\n",
-                "    real = list(slot.reports.values())\n",
+                "    client_reports = [\n        slot.reports[receipt] for receipt in"
+                " slot.chosen_receipts if receipt in slot.reports\n    ]\n",
+                "    client_reports = list(slot.reports.values())\n",
             ),
             Change(
                 "protocol/server.py",

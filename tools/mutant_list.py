@@ -42,7 +42,7 @@ MUTANTS = (
             ),
             Change(
                 "protocol/participant.py",
-                "        return _pledge(participant, event)\n    resumed",
+                "        return _wait_for_slot(participant, event)\n    resumed",
                 "        return replace(participant, phase=Phase.NEW, slot=None), ()\n    resumed",
             ),
         ),
@@ -57,7 +57,7 @@ MUTANTS = (
     Mutant(
         "dummy-left-out",
         "no dummy report, and so no noise, replaces a missing report",
-        (Change("protocol/slot.py", "drawn = [*event.dummies, *(", "drawn = [*("),),
+        (Change("protocol/slot.py", "reports = [*event.dummies, *(", "reports = [*("),),
         (HISTORIES,),
     ),
     Mutant(
@@ -69,17 +69,20 @@ MUTANTS = (
                 "if slot is not None and slot.number == event.slot:",
                 "if slot is not None and event.slot <= slot.number:",
             ),
-            Change("protocol/slot.py", "if event.receipt not in slot.chosen:", "if False:"),
             Change(
-                "protocol/slot.py",
-                "    real = [slot.reports[receipt] for receipt in slot.chosen"
-                " if receipt in slot.reports]\n",
-                "    real = list(slot.reports.values())\n",
+                "protocol/slot.py", "if event.receipt not in slot.chosen_receipts:", "if False:"
             ),
             Change(
                 "protocol/slot.py",
-                "(self.rules.capacity or 0) - self.report_count - self.added.dummies",
-                "max((self.rules.capacity or 0) - self.report_count - self.added.dummies, 0)",
+                "    client_reports = [\n        slot.reports[receipt] for receipt in"
+                " slot.chosen_receipts if receipt in slot.reports\n    ]\n",
+                "    client_reports = list(slot.reports.values())\n",
+            ),
+            Change(
+                "protocol/slot.py",
+                "(self.rules.capacity or 0) - self.report_count - self.partial_sum.dummy_count",
+                "max((self.rules.capacity or 0) - self.report_count"
+                " - self.partial_sum.dummy_count, 0)",
             ),
         ),
         (HISTORIES,),
@@ -95,10 +98,11 @@ MUTANTS = (
             ),
             Change(
                 "protocol/participant.py",
-                "    resumed = Phase.ACCEPTED if participant.phase is Phase.TRAINING"
-                " else Phase.REPORTING\n    return _send_again(replace(participant, phase=resumed)",
-                "    resumed = Phase.ACCEPTED\n"
-                "    return _send_again(replace(participant, phase=resumed, report=None)",
+                "    resumed_phase = Phase.ACCEPTED if participant.phase is Phase.TRAINING"
+                " else Phase.REPORTING\n"
+                "    return _send_again(replace(participant, phase=resumed_phase)",
+                "    resumed_phase = Phase.ACCEPTED\n"
+                "    return _send_again(replace(participant, phase=resumed_phase, report=None)",
             ),
         ),
         (HISTORIES,),
@@ -109,8 +113,8 @@ MUTANTS = (
         (
             Change(
                 "protocol/slot.py",
-                "contributors=len(real) + slot.added.reports if slot.rules.averaged else None",
-                "contributors=len(real) + slot.added.reports",
+                "contributors=contributors if slot.rules.is_averaged else None",
+                "contributors=contributors",
             ),
         ),
         (HISTORIES,),
@@ -133,8 +137,8 @@ MUTANTS = (
         (
             Change(
                 "protocol/participant.py",
-                "math.floor(Fraction(participation) * COIN)",
-                "math.ceil(Fraction(participation) * COIN)",
+                "math.floor(Fraction(participation) * COIN_RANGE)",
+                "math.ceil(Fraction(participation) * COIN_RANGE)",
             ),
         ),
         (f"{PARTICIPANT}::test_a_client_never_takes_part_more_often_than_it_should",),
@@ -142,7 +146,13 @@ MUTANTS = (
     Mutant(
         "window-off-by-one",
         "a sliding window begins one slot too late",
-        (Change("protocol/rules.py", "return now + pick", "return now + pick + 1"),),
+        (
+            Change(
+                "protocol/rules.py",
+                "return first_open_slot + pick",
+                "return first_open_slot + pick + 1",
+            ),
+        ),
         (f"{DISTRIBUTIONS}::test_every_slot_of_a_window_is_drawn_by_exactly_one_pick",),
     ),
     Mutant(
@@ -157,8 +167,8 @@ MUTANTS = (
         (
             Change(
                 "protocol/model_update.py",
-                "Learner(read_only(self._projected(moved)), None, slots, velocity)",
-                "Learner(read_only(self._projected(moved)), read_only(gradient), slots, velocity)",
+                "self._project(new_model)), None, slots, velocity)",
+                "self._project(new_model)), read_only(gradient), slots, velocity)",
             ),
         ),
         (f"{MODEL_UPDATE}::test_the_accumulator_starts_anew_after_each_step",),
@@ -169,8 +179,8 @@ MUTANTS = (
         (
             Change(
                 "protocol/slot.py",
-                "return after, (RecordChoice(after.chosen),)",
-                "return after, (*map(Invite, after.chosen), RecordChoice(after.chosen))",
+                "return choosing, (RecordChoice(choosing.chosen_receipts),)",
+                "return choosing, (*map(Invite, chosen), RecordChoice(choosing.chosen_receipts))",
             ),
         ),
         (HISTORIES,),
@@ -178,7 +188,7 @@ MUTANTS = (
     Mutant(
         "double-contribution",
         "a client that has already checked in may check in again",
-        (Change("protocol/slot.py", "    if event.spent:\n", "    if False:\n"),),
+        (Change("protocol/slot.py", "    if event.has_participated:\n", "    if False:\n"),),
         (HISTORIES,),
     ),
     Mutant(
@@ -214,7 +224,7 @@ MUTANTS = (
             Change(
                 "protocol/slot.py",
                 "        Phase.CLOSED,\n",
-                "        Phase.CLOSED,\n        waiting=slot.waiting,\n",
+                "        Phase.CLOSED,\n        receipts_by_token=slot.receipts_by_token,\n",
             ),
         ),
         (HISTORIES,),
@@ -351,7 +361,7 @@ MUTANTS = (
         (
             Change(
                 "protocol/slot.py",
-                "if before is not None and before != event.report:",
+                "if earlier is not None and earlier != event.report:",
                 "if False:",
             ),
         ),
@@ -360,7 +370,7 @@ MUTANTS = (
     Mutant(
         "malformed-report-taken",
         "reports are not validated before they are summed",
-        (Change("protocol/slot.py", "    slot.rules.form.check(event.report)\n", ""),),
+        (Change("protocol/slot.py", "    slot.rules.report_checks.check(event.report)\n", ""),),
         (f"{SLOT}::test_a_malformed_report_is_refused",),
     ),
     Mutant(
@@ -468,7 +478,7 @@ MUTANTS = (
         (
             Change(
                 "campaign/toml.py",
-                "        if beyond is not None:\n",
+                "        if limit_error is not None:\n",
                 "        if False:\n",
             ),
         ),
@@ -608,7 +618,7 @@ MUTANTS = (
         (
             Change(
                 "campaign/spending.py",
-                "    if done >= left:\n",
+                "    if run_count >= possible_runs:\n",
                 "    if True:\n",
             ),
         ),
@@ -620,8 +630,8 @@ MUTANTS = (
         (
             Change(
                 "campaign/spending.py",
-                "        left = campaign.repeats - begun[campaign]\n",
-                "        left = 0 if begun[campaign] else campaign.repeats\n",
+                "        possible_runs = campaign.repeats - begun_runs[campaign]\n",
+                "        possible_runs = 0 if begun_runs[campaign] else campaign.repeats\n",
             ),
         ),
         (f"{ADAPTIVE}::test_repeats_that_were_left_when_a_campaign_was_resumed_are_charged",),
@@ -680,8 +690,8 @@ MUTANTS = (
         (
             Change(
                 "ledger/file.py",
-                "        if slot > most:\n",
-                "        if slot > most + 1:\n",
+                "        if slot > affordable:\n",
+                "        if slot > affordable + 1:\n",
             ),
         ),
         (f"{FACTORIES}::test_a_ledger_refuses_a_slot_that_its_budget_does_not_pay_for",),

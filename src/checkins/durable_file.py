@@ -1,7 +1,7 @@
 """Write files so that they survive a crash.
 
 After a crash, a replaced file has either its whole old content or its whole new content.
-``write_whole`` does not flush. Its caller calls ``os.fsync`` to make an append durable.
+``write_whole`` does not flush: call ``os.fsync`` after it, so that an append survives a crash.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import IO
 
 
 def replace_content(path: Path, content: bytes, *, mode: int = 0o666) -> None:
-    """Replace the content of a file. The new content survives a crash after the return."""
+    """Replace the content of a file. After the return, the new content survives a crash."""
     with replacing(path, mode=mode) as file:
         file.write(content)
 
@@ -32,9 +32,9 @@ def replacing(path: Path, *, mode: int = 0o666) -> Iterator[IO[bytes]]:
         with path.open("wb") as file:
             yield file
         return
-    part = target.with_name(target.name + ".part")
+    temporary = target.with_name(target.name + ".part")
     try:
-        descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
     except OSError as error:
         error.filename = str(path)
         raise
@@ -43,15 +43,15 @@ def replacing(path: Path, *, mode: int = 0o666) -> Iterator[IO[bytes]]:
             yield file
             file.flush()
             os.fsync(file.fileno())
-        os.replace(part, target)
+        os.replace(temporary, target)
     except BaseException:
-        part.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
         raise
     sync_folder(target.parent)
 
 
 def write_whole(descriptor: int, content: bytes) -> None:
-    """Write with one system call, without a flush. Raise OSError if only a part was written."""
+    """Write with one system call. Raise OSError if only a part of the content was written."""
     if os.write(descriptor, content) != len(content):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
@@ -63,7 +63,7 @@ def truncate(descriptor: int, size: int) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Flush the folder itself, so that new and renamed files are still in it after a crash."""
+    """Flush the folder itself, so that files that were created or renamed survive a crash."""
     if os.name != "posix":
         return
     descriptor = os.open(folder, os.O_RDONLY)

@@ -1,10 +1,10 @@
-"""The errors of this package, ordered by who caused them.
+"""The errors of this package, ordered by who caused them, with the exit status of a command.
 
 CheckinsError
 ├── InvalidValue         the caller gave a value outside its allowed range      (exit 2)
 │   ├── NotCovered       no theorem covers this configuration, so nothing is certified
-│   ├── DeltaExhausted   the charges to delta leave nothing for the design
-│   ├── TooManyRuns      a list of runs is too long to be composed
+│   ├── DeltaExhausted   the amounts that are charged to delta use up all of it
+│   ├── TooManyRuns      the accountant cannot compose the epsilons of so many runs
 │   ├── WrongPopulation  the number of clients contradicts the campaign or the data
 │   └── InvalidData      a data file cannot be read
 │       └── InvalidCell  a row, column or cell of the file is wrong
@@ -39,7 +39,7 @@ class InvalidValue(CheckinsError, ValueError):
 
 
 def first_line(error: Exception) -> str:
-    """Return the type and the first line of the message of an error from other code.
+    """Return the type of an error and the first line of its message.
 
     >>> first_line(KeyError("x"))
     "KeyError: 'x'"
@@ -52,11 +52,15 @@ class NotCovered(InvalidValue):
 
 
 class DeltaExhausted(InvalidValue):
-    """The charge for the total variation or exposure ``name = value`` exceeds delta."""
+    """Nothing is left of delta after the charge for ``name = value``.
+
+    Delta is charged for the distance between implementation and design (``variation``), and for
+    clients who disclose what they see (``curious``).
+    """
 
 
 class TooManyRuns(InvalidValue):
-    """The list of runs is too long for the accountant to compose."""
+    """The accountant cannot compose the epsilons of so many runs."""
 
 
 class WrongPopulation(InvalidValue):
@@ -68,16 +72,16 @@ class InvalidData(InvalidValue):
 
 
 class InvalidCell(InvalidData):
-    """A row, column or cell of a file is wrong. ``name`` says which."""
+    """A row, column or cell of a data file is wrong. ``name`` says which one."""
 
 
 class ComputationFailed(CheckinsError, ArithmeticError):
-    """A bound could not be computed as safely as this package promises."""
+    """A bound could not be computed with the rounding that this package guarantees."""
 
 
 class ProtocolViolation(CheckinsError):
-    """The peer sent a message that the protocol does not allow. It changed nothing."""
+    """The peer sent a message that the protocol does not allow. The state did not change."""
 
 
 class OutOfOrder(CheckinsError):
-    """The code that drives a state machine sent an event in the wrong order. It changed nothing."""
+    """The code that drives a state machine sent a wrong event. The state did not change."""

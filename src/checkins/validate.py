@@ -22,17 +22,17 @@ from checkins.errors import InvalidValue
 MOST_CAMPAIGNS = 10**6
 """Largest number of campaigns that the accountant supports."""
 MOST_SLOTS = 10**12
-"""Largest count of slots or clients. For larger counts, doubles are not precise enough."""
+"""Largest number of slots or clients. For larger numbers, double precision is not enough."""
 
 
-def _each(values: dict[str, object], fits: Callable[[float], bool], expected: str) -> None:
+def _require(values: dict[str, object], fits: Callable[[float], bool], expected: str) -> None:
     for name, value in values.items():
         if isinstance(value, bool) or not isinstance(value, Real) or not fits(_float(value)):
             raise InvalidValue(name, _printable(value), expected)
 
 
 def _float(value: Real) -> float:
-    """Return the value as a float, or an infinity if it is too large for a float."""
+    """Return the value as a float. If it is too large for a float, return an infinity."""
     try:
         return float(value)
     except OverflowError:
@@ -40,7 +40,7 @@ def _float(value: Real) -> float:
 
 
 def _printable(value: object) -> object:
-    """Return the value for a message, with huge integers as infinity.
+    """Return the value for a message. A huge integer becomes an infinity.
 
     Python refuses to print integers with thousands of digits.
     """
@@ -51,29 +51,29 @@ def _printable(value: object) -> object:
 
 def positive(**values: object) -> None:
     """Refuse anything but a finite number above 0."""
-    _each(values, lambda x: 0.0 < x < math.inf, "must be a finite number above 0")
+    _require(values, lambda x: 0.0 < x < math.inf, "must be a finite number above 0")
 
 
 def non_negative(**values: object) -> None:
     """Refuse anything but a finite number of at least 0."""
-    _each(values, lambda x: 0.0 <= x < math.inf, "must be a finite number of at least 0")
+    _require(values, lambda x: 0.0 <= x < math.inf, "must be a finite number of at least 0")
 
 
 def open_unit(**values: object) -> None:
     """Refuse anything but a number strictly between 0 and 1."""
-    _each(values, lambda x: 0.0 < x < 1.0, "must lie strictly between 0 and 1")
+    _require(values, lambda x: 0.0 < x < 1.0, "must lie strictly between 0 and 1")
 
 
 def probability(**values: object) -> None:
     """Refuse anything but a number in [0, 1]."""
-    _each(values, lambda x: 0.0 <= x <= 1.0, "must lie in [0, 1]")
+    _require(values, lambda x: 0.0 <= x <= 1.0, "must lie in [0, 1]")
 
 
 def count(*, most: int = MOST_SLOTS, **values: object) -> None:
     """Refuse anything but an integer from 1 to ``most``."""
     for name, value in values.items():
-        integer = isinstance(value, Integral) and not isinstance(value, bool)
-        if not integer or not 1 <= int(value) <= most:  # type: ignore[call-overload]  # it is an int
+        is_integer = isinstance(value, Integral) and not isinstance(value, bool)
+        if not is_integer or not 1 <= int(value) <= most:  # type: ignore[call-overload]  # it is an int
             raise InvalidValue(name, _printable(value), f"must be an integer from 1 to {most:,}")
 
 
@@ -82,10 +82,10 @@ def one_of(kinds: type | tuple[type, ...], **values: object) -> None:
 
     A string is refused even if it equals the value of an enum member.
     """
-    listed = kinds if isinstance(kinds, tuple) else (kinds,)
+    types = kinds if isinstance(kinds, tuple) else (kinds,)
     for name, value in values.items():
-        if not isinstance(value, listed):
-            names = " or ".join("None" if kind is type(None) else kind.__name__ for kind in listed)
+        if not isinstance(value, types):
+            names = " or ".join("None" if kind is type(None) else kind.__name__ for kind in types)
             raise InvalidValue(name, value, f"must be a {names}")
 
 
@@ -102,24 +102,25 @@ def text(**values: object) -> None:
     checkins.errors.InvalidValue: name = '': must be a text of 1 to 200 printable characters
     """
     for name, value in values.items():
-        fits = isinstance(value, str) and 1 <= len(value) <= LONGEST_TEXT
-        if not fits or not str(value).isprintable():
+        has_length = isinstance(value, str) and 1 <= len(value) <= LONGEST_TEXT
+        if not has_length or not str(value).isprintable():
             expected = f"must be a text of 1 to {LONGEST_TEXT} printable characters"
             raise InvalidValue(name, value, expected)
 
 
-def make_floats(description: object, *names: str) -> None:
+def make_floats(frozen: object, *names: str) -> None:
     """Convert the named attributes of a frozen object to floats. They must be numbers."""
     for name in names:
-        object.__setattr__(description, name, float(getattr(description, name)))
+        object.__setattr__(frozen, name, float(getattr(frozen, name)))
 
 
-def installed(name: str, *, extra: str, wanted_by: str, setting: str = "data") -> Any:
-    """Return the optional package ``name``, or raise an error that says how to install it.
+def import_optional(name: str, *, extra: str, value: str, setting: str = "data") -> Any:
+    """Import the optional package ``name``. If it is missing, the error says how to install it.
 
-    ``setting`` is the name of the setting that needs the package, and ``wanted_by`` its value.
+    ``extra`` is the extra of checkins that contains the package. ``setting = value`` is the setting
+    that needs the package.
 
-    >>> installed("no_such_package", extra="data", wanted_by="patients")
+    >>> import_optional("no_such_package", extra="data", value="patients")
     Traceback (most recent call last):
         ...
     checkins.errors.InvalidValue: data = 'patients': needs no_such_package, ... 'checkins[data]'
@@ -128,5 +129,5 @@ def installed(name: str, *, extra: str, wanted_by: str, setting: str = "data") -
         return importlib.import_module(name)
     except ImportError as error:
         missing = error.name or name
-        why = f"needs {missing}, which is not installed: pip install 'checkins[{extra}]'"
-        raise InvalidValue(setting, wanted_by, why) from error
+        problem = f"needs {missing}, which is not installed: pip install 'checkins[{extra}]'"
+        raise InvalidValue(setting, value, problem) from error

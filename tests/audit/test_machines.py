@@ -132,7 +132,7 @@ def test_nothing_remains_on_the_disks_after_the_end(quiet: Campaign) -> None:
     assert device.outcome is Outcome.REPORTED
     assert (device.slot, device.receipt, device.report) == (None, None, None)
     assert seen.server_disk.slot is not None
-    assert not seen.server_disk.slot.waiting
+    assert not seen.server_disk.slot.receipts_by_token
 
 
 def test_a_small_campaign_has_as_much_noise_in_a_slot() -> None:

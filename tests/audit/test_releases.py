@@ -31,9 +31,9 @@ from checkins.audit.releases import (
 )
 from checkins.campaign import Campaign
 from checkins.protocol.model_update import Model, ModelUpdate
-from checkins.protocol.participant import COIN, Participant
+from checkins.protocol.participant import COIN_RANGE, Participant
 from checkins.protocol.rehearsal import Rehearsal, rehearse
-from checkins.protocol.report import Report, ReportForm
+from checkins.protocol.report import Report, ReportChecks
 from checkins.protocol.rules import FixedWindow, Rules, window_of
 from checkins.protocol.server import Server
 from tests.audit.campaigns import REPLACE_ONE, gaussian, pure
@@ -53,7 +53,7 @@ class Given:
     noises: Callable[[int], float]
 
     def coin(self, token: str) -> int:
-        return 0 if token != CANARY or self.checks_in else COIN - 1
+        return 0 if token != CANARY or self.checks_in else COIN_RANGE - 1
 
     def pick(self, token: str, below: int) -> int:
         return self.place if token == CANARY else 0
@@ -86,7 +86,7 @@ def rehearsed(
     rules = Rules.of(
         design,
         affordable=design.slots,
-        form=ReportForm(dimension, None, simulated=True),
+        report_checks=ReportChecks(dimension, None, simulated=True),
         update=ModelUpdate(0.1),
     )
     everyone = dict(others)
@@ -94,7 +94,7 @@ def rehearsed(
     if canary:
         everyone[CANARY] = Participant(design.participation, window_of(design))
     server = Server.start(rules, np.zeros(dimension))
-    return rehearse(server, everyone, dice=dice, train=train, wakes=wakes)
+    return rehearse(server, everyone, randomness=dice, train=train, wake_slots=wakes)
 
 
 def totals(rehearsal: Rehearsal, campaign: Campaign, parameters: RunParameters) -> np.ndarray:

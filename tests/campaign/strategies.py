@@ -21,7 +21,7 @@ from checkins.campaign import (
     StepSizes,
     Task,
 )
-from checkins.campaign.model import MOST_SUMMED
+from checkins.campaign.model import MOST_REPORTS_IN_SUM
 from checkins.campaign.task import DataSet, Model
 from tests.strategies import (
     _powers,
@@ -38,7 +38,7 @@ MOST_SLOTS = 10**6
 """Few enough that a schedule ends before the year 10000."""
 
 MOST_MINIBATCH = 100
-MOST_CAPACITY = MOST_SUMMED // MOST_MINIBATCH
+MOST_CAPACITY = MOST_REPORTS_IN_SUM // MOST_MINIBATCH
 """Few enough that sums of reports on a grid fit 64 bits."""
 
 _signs = st.characters(codec="utf-8", exclude_categories=("C", "Z"))

@@ -135,7 +135,11 @@ def test_what_does_not_change_the_price_may_be_left_out() -> None:
         ("population =", 'population = "x"', 'c.toml:15: [budget] population = "x": must be'),
         ("participation", "participation = 2", "c.toml:20: [protocol] participation = 2: must lie"),
         ("participation", "", "c.toml:17: [protocol] participation: is missing"),
-        ("capacity", 'capacity = "all"', 'c.toml:21: [protocol] capacity = "all": goes with'),
+        (
+            "capacity",
+            'capacity = "all"',
+            'c.toml:21: [protocol] capacity = "all": requires noise_at',
+        ),
         (
             "capacity",
             "",
@@ -244,7 +248,7 @@ OPTIMIZER = "c.toml:35: [task] optimizer."
         (
             "start",
             "start = 2030-01-01T00:00:00",
-            "c.toml:38: [schedule] start = 2030-01-01T00:00:00: must say its offset: end it with Z",
+            "c.toml:38: [schedule] start = 2030-01-01T00:00:00: must state its UTC offset",
         ),
         ("start", "start = 2030-01-01", "c.toml:38: [schedule] start = 2030-01-01: must be a date"),
         ("start", "start = 00:00:00", "c.toml:38: [schedule] start = 00:00:00: must be a date and"),

@@ -326,7 +326,7 @@ def test_the_paper_s_step_sizes_decay_with_the_root() -> None:
         ({"features": ("a", "a"), "ranges": ((0, 1), (0, 1))}, "only once"),
         ({"features": ("y",)}, "only once"),
         ({"ranges": ()}, "one range for each"),
-        ({"ranges": ((1.0, 1.0),)}, "the first must be below"),
+        ({"ranges": ((1.0, 1.0),)}, "the first number must be below"),
         ({"client_column": "y"}, "only once"),
         ({"file": ""}, "file"),
     ],

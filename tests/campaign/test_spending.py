@@ -19,7 +19,7 @@ from checkins.accounting import (
 )
 from checkins.campaign import Budget, Campaign, RandomizerConfig, RandomizerKind, parse_campaign
 from checkins.campaign.partial_runs import PartialRun
-from checkins.campaign.spending import ONLY_SIMULATED, Spending, certify_runs
+from checkins.campaign.spending import NO_GRID_CAVEAT, PRIVUNIT_CAVEAT, Spending, certify_runs
 from checkins.campaign.templates import Template, template_text
 from checkins.errors import InvalidValue
 
@@ -76,8 +76,8 @@ CAMPAIGNS = {
 @pytest.mark.parametrize("name", CAMPAIGNS)
 def test_the_price_never_falls_from_slot_to_slot(name: str) -> None:
     spending = Spending(CAMPAIGNS[name])
-    steps = range(1, spending.slots + 1, 1 if name in ("fixed", "sliding") else 7)
-    curve = spending.curve([*steps, spending.slots])
+    steps = range(1, spending.remaining_slots + 1, 1 if name in ("fixed", "sliding") else 7)
+    curve = spending.curve([*steps, spending.remaining_slots])
     for (_, less), (_, more) in pairwise(curve):
         assert less <= more * (1 + 1e-6)
 
@@ -127,7 +127,7 @@ def test_averaged_updates_cost_the_same_after_any_slot_and_less_with_more_contri
     assert few > planned > many
     assert planned == spending.after(40).epsilon
     assert spending.after(40, contributors=0).epsilon == 0.0
-    with pytest.raises(InvalidValue, match="averaged updates only"):
+    with pytest.raises(InvalidValue, match="requires averaged updates"):
         Spending(local()).after(40, contributors=5)
 
 
@@ -164,8 +164,8 @@ def test_the_slots_that_a_budget_affords_fit_and_one_more_does_not(
     spending = Spending(local(protocol, epsilon=epsilon))
     affordable = spending.affordable_slots
     assert spending.after(affordable).epsilon <= epsilon
-    assert spending.within_budget == (affordable == spending.slots)
-    if affordable < spending.slots:
+    assert spending.within_budget == (affordable == spending.remaining_slots)
+    if affordable < spending.remaining_slots:
         assert spending.after(affordable + 1).epsilon > epsilon
 
 
@@ -175,8 +175,8 @@ def test_repeats_are_counted_from_the_first_slot_of_the_first_run() -> None:
     affordable = spending.affordable_slots
     runs, slots = divmod(affordable, 40)
     assert 0 < runs < 5
-    assert spending.affordable(run=runs) == 40
-    assert spending.affordable(run=runs + 1) == slots
+    assert spending.affordable_slots_in_run(run=runs) == 40
+    assert spending.affordable_slots_in_run(run=runs + 1) == slots
     assert spending.after(slots, run=runs + 1).epsilon <= 2.0
     assert spending.after(slots + 1, run=runs + 1).epsilon > 2.0
 
@@ -237,12 +237,12 @@ def test_every_noise_that_is_drawn_is_charged() -> None:
 
 
 def test_a_campaign_without_a_grid_says_that_it_can_only_be_simulated() -> None:
-    assert ONLY_SIMULATED[0] in Spending(local(grid=None)).after(40).assumptions
-    assert ONLY_SIMULATED[0] not in Spending(local()).after(40).assumptions
+    assert NO_GRID_CAVEAT in Spending(local(grid=None)).after(40).assumptions
+    assert NO_GRID_CAVEAT not in Spending(local()).after(40).assumptions
     privunit = replace(local(), randomizer=RandomizerConfig(RandomizerKind.PRIVUNIT, clip=1.0))
-    assert ONLY_SIMULATED[1] in Spending(privunit).after(40).assumptions
+    assert PRIVUNIT_CAVEAT in Spending(privunit).after(40).assumptions
     response = replace(
         local(), randomizer=RandomizerConfig(RandomizerKind.RANDOMIZED_RESPONSE, categories=3)
     )
-    assert not set(ONLY_SIMULATED) & set(Spending(response).after(40).assumptions)
+    assert not {NO_GRID_CAVEAT, PRIVUNIT_CAVEAT} & set(Spending(response).after(40).assumptions)
     assert PartialRun.whole(response).variation == 0.0

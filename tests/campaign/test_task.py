@@ -93,15 +93,15 @@ def test_every_spelling_of_a_table_of_arguments_is_one_campaign() -> None:
         ('"sgd", rate = 1, momentum = -0.1', "momentum = -0.1: must lie in [0, 1]"),
         ('"sgd", rate = 1, momentum = nan', "momentum = nan: must lie in [0, 1]"),
         ('"sgd", rate = 1, momentum = true', "momentum = true: must be a number"),
-        ('"sgd", rate = 1, nesterov = true', "nesterov = true: goes with momentum only"),
+        ('"sgd", rate = 1, nesterov = true', "nesterov = true: requires momentum"),
         ('"sgd", rate = 1, momentum = 0.5, nesterov = 1', "nesterov = 1: must be true or false"),
-        ('"optax:adam", rate = 1, momentum = 0.5', 'momentum = 0.5: goes with kind = "sgd" only'),
-        ('"optax:adam", rate = 1, nesterov = true', "nesterov = true: goes with momentum only"),
+        ('"optax:adam", rate = 1, momentum = 0.5', 'momentum = 0.5: requires kind = "sgd"'),
+        ('"optax:adam", rate = 1, nesterov = true', "nesterov = true: requires momentum"),
         ('"adam", rate = 1', 'kind = "adam": must be "sgd", or "optax:NAME" for a simulation'),
         ('"optax:", rate = 1', 'kind = "optax:": must be "sgd", or "optax:NAME"'),
         ('"optax:a.b", rate = 1', 'kind = "optax:a.b": must be "sgd", or "optax:NAME"'),
         ('"optax:adam"', "rate: is missing; it has no default"),
-        ('"sgd", rate = 1, arguments = { b1 = 1 }', "arguments = { b1 = 1 }: go with kind = "),
+        ('"sgd", rate = 1, arguments = { b1 = 1 }', "arguments = { b1 = 1 }: require kind = "),
         ('"optax:adam", rate = 1, arguments = 3', "arguments = 3: must be a table"),
         (
             '"optax:adam", rate = 1, arguments = { b1 = nan }',
@@ -113,7 +113,10 @@ def test_every_spelling_of_a_table_of_arguments_is_one_campaign() -> None:
             f'"optax:adam", rate = 1, arguments = {{ b1 = {"9" * 400} }}',
             "arguments.b1 = an integer of many digits: must be a finite number",
         ),
-        ('"optax:adam", rate = 1, arguments = { b-1 = 1 }', "arguments.b-1 = 1: must be named by"),
+        (
+            '"optax:adam", rate = 1, arguments = { b-1 = 1 }',
+            "arguments.b-1 = 1: must have a name of",
+        ),
         ('"optax:adam", rate = 1, arguments = { "" = 1 }', "arguments. = 1: must be a text of 1"),
         (
             '"optax:adam", rate = 1, arguments = { learning_rate = 1 }',
@@ -126,7 +129,7 @@ def test_a_mistake_in_an_optimizer_is_told_with_its_line_and_key(given: str, mes
 
 
 def test_an_argument_is_given_once_and_there_are_not_too_many() -> None:
-    with pytest.raises(InvalidValue, match=r"arguments .* each once"):
+    with pytest.raises(InvalidValue, match=r"arguments .* each named once"):
         Optimizer(1.0, kind="optax:adam", arguments=(("b1", 0.5), ("b1", 0.25)))
     many = {f"a{number}": 1.0 for number in range(101)}
     with pytest.raises(InvalidValue, match=r"arguments .* at most 100"):
@@ -150,8 +153,8 @@ def test_a_client_s_own_steps_have_a_size() -> None:
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ("local_rate = 0.5", "local_rate = 0.5: goes with local_steps above 1"),
-        ("local_rate = 1", "local_rate = 1: goes with local_steps above 1"),
+        ("local_rate = 0.5", "local_rate = 0.5: requires local_steps above 1"),
+        ("local_rate = 1", "local_rate = 1: requires local_steps above 1"),
         ("local_rate = 0", "local_rate = 0: must be a finite number above 0"),
         ("local_rate = inf", "local_rate = inf: must be a finite number above 0"),
         ('local_rate = "x"', 'local_rate = "x": must be a number'),

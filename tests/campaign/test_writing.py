@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 
 from checkins.campaign import Campaign, campaign_text, parse_campaign
-from checkins.campaign.file import WIDTH
+from checkins.campaign.file import LONGEST_LINE
 from checkins.campaign.templates import Template, template_text
 from tests.campaign.strategies import campaigns
 
@@ -33,7 +33,7 @@ def test_what_is_written_is_toml_for_other_readers_too(campaign: Campaign) -> No
 def test_a_template_is_complete_and_readable(template: Template) -> None:
     text = template_text(template)
     assert parse_campaign(text).campaign.missing == ()
-    assert max(len(line) for line in text.splitlines()) <= WIDTH
+    assert max(len(line) for line in text.splitlines()) <= LONGEST_LINE
     assert all(line == line.rstrip() for line in text.splitlines())
 
 

@@ -221,7 +221,11 @@ def test_what_is_missing_is_named(checkins, tmp_path: Path) -> None:
     [
         ("slots = 1000", "slots = 0", "[protocol] slots = 0: must be an integer"),
         ("rate = 5.0", "rate = 0", "[task] optimizer.rate = 0: must be a finite number above 0"),
-        ("00:00:00Z", "00:00:00", "[schedule] start = 2030-01-01T00:00:00: must say its offset"),
+        (
+            "00:00:00Z",
+            "00:00:00",
+            "[schedule] start = 2030-01-01T00:00:00: must state its UTC offset",
+        ),
         ("grid = 1e-5", "grid = 1e-9", "[randomizer] grid = 1e-9: is too fine"),
         (
             '"laplace"',
@@ -299,7 +303,7 @@ def test_a_campaign_is_composed_with_its_ledger(checkins, tmp_path: Path) -> Non
     found = answer(checkins("check", path, "--ledger", place, "--json"))
     assert set(found) == KEYS | {"ledger"}
     runs = [PartialRun.whole(first), PartialRun.whole(NEXT)]
-    together = certify_runs(runs, rule=book.ledger.filter).epsilon
+    together = certify_runs(runs, privacy_filter=book.ledger.filter).epsilon
     assert together > certify_runs(runs).epsilon  # as fixed beforehand, which nobody promised
     assert found["certificate"]["epsilon"] == together > alone["certificate"]["epsilon"]
     before = certify_runs([PartialRun.whole(first)]).epsilon
@@ -366,7 +370,7 @@ def test_a_ledger_that_cannot_be_continued_is_refused(checkins, tmp_path: Path) 
     assert "no such file or folder" in outcome.err
     outcome = checkins("check", path, "--ledger", kept(tmp_path, Book().run(campaign(), 2)))
     assert (outcome.code, outcome.out) == (2, "")
-    assert "another campaign is still open" in outcome.err
+    assert "previous campaign is still open" in outcome.err
     whole = Book().run(campaign()).close()
     whole.lines[2] = whole.lines[2].replace(b'"slot":2', b'"slot":3')
     outcome = checkins("check", path, "--ledger", kept(tmp_path, whole))

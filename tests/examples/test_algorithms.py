@@ -18,9 +18,9 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from checkins.protocol.model_update import ModelUpdate
-from checkins.protocol.participant import COIN, Outcome, Participant, coin_threshold
+from checkins.protocol.participant import COIN_RANGE, Outcome, Participant, coin_threshold
 from checkins.protocol.rehearsal import Rehearsal, rehearse
-from checkins.protocol.report import Report, ReportForm
+from checkins.protocol.report import Report, ReportChecks
 from checkins.protocol.rules import Filling, FixedWindow, Rules, SlidingWindow
 from checkins.protocol.server import Server
 from checkins.protocol.slot import ReportArrived
@@ -86,8 +86,8 @@ class Draws:
         return Report.from_simulation(model + np.array(noise))
 
     @property
-    def form(self) -> ReportForm:
-        return ReportForm(DIMENSION, 2**31 if self.integers else None, simulated=True)
+    def form(self) -> ReportChecks:
+        return ReportChecks(DIMENSION, 2**31 if self.integers else None, simulated=True)
 
 
 def _tokens(n: int) -> list[str]:
@@ -104,8 +104,10 @@ def campaigns(draw: st.DrawFn) -> tuple[int, dict[str, tuple[tuple[int, ...], fl
     for token in _tokens(draw(st.integers(0, 9), label="n")):
         clients[token] = draw(st.tuples(windows, chances))
         edge = coin_threshold(clients[token][1])
-        coin = st.integers(0, COIN - 1) | st.sampled_from([0, edge - 1, edge, edge + 1, COIN - 1])
-        coins[token] = min(max(draw(coin), 0), COIN - 1)
+        coin = st.integers(0, COIN_RANGE - 1) | st.sampled_from(
+            [0, edge - 1, edge, edge + 1, COIN_RANGE - 1]
+        )
+        coins[token] = min(max(draw(coin), 0), COIN_RANGE - 1)
     seed, integers = draw(st.integers(0, 2**32)), draw(st.booleans(), label="integer reports")
     return m, clients, Draws(seed, integers, coins)
 
@@ -122,7 +124,7 @@ def _same(machines: Rehearsal, models: Models, used: list[list[str]], first: int
 
 def _rules(draws: Draws, update: ModelUpdate, slots: int, filling: Filling, **more: Any) -> Rules:
     more = {"capacity": None, "warm_up": 0, "affordable": slots, **more}
-    return Rules(slots=slots, filling=filling, form=draws.form, update=update, **more)
+    return Rules(slots=slots, filling=filling, report_checks=draws.form, update=update, **more)
 
 
 @given(
@@ -151,7 +153,7 @@ def test_the_fixed_window_is_algorithm_1(
     rules = _rules(draws, update, m, Filling.DUMMIES, capacity=capacity)
     participants = {j: Participant(p, FixedWindow(R)) for j, (R, p) in clients.items()}
     start = Server.start(rules, START)
-    machines = rehearse(start, participants, dice=draws, train=draws.report)
+    machines = rehearse(start, participants, randomness=draws, train=draws.report)
     _same(machines, models, used, first=1)
 
 
@@ -174,7 +176,7 @@ def test_noise_at_the_server_is_the_same_loop_with_one_noise_for_each_sum(
     rules = _rules(draws, ModelUpdate(0.3, minibatch=b), m, Filling.NOISE, capacity=capacity)
     participants = {j: Participant(p, FixedWindow(R)) for j, (R, p) in clients.items()}
     start = Server.start(rules, START)
-    machines = rehearse(start, participants, dice=draws, train=draws.report)
+    machines = rehearse(start, participants, randomness=draws, train=draws.report)
     _same(machines, models, used, first=1)
 
 
@@ -200,7 +202,7 @@ def test_averaged_updates_are_algorithm_2(
     rules = _rules(draws, ModelUpdate(eta, decay=decay, diameter=diameter), m, Filling.NOTHING)
     participants = {j: Participant(p, FixedWindow(R)) for j, (R, p) in clients.items()}
     start = Server.start(rules, START)
-    machines = rehearse(start, participants, dice=draws, train=draws.report)
+    machines = rehearse(start, participants, randomness=draws, train=draws.report)
     _same(machines, models, used, first=1)
 
 
@@ -212,7 +214,7 @@ def test_the_sliding_window_is_section_4_2(data: Any, integers: bool, seed: int)
     papers = st.just(list(range(1, n + 1)))
     wakes_at = data.draw(papers | st.lists(st.integers(1, n + 2), max_size=12), label="wakes")
     wakes = dict(zip(_tokens(len(wakes_at)), wakes_at, strict=True))
-    draws = Draws(seed, integers, dict.fromkeys(wakes, COIN - 1))
+    draws = Draws(seed, integers, dict.fromkeys(wakes, COIN_RANGE - 1))
     models, used = sliding_window(
         START,
         wakes,
@@ -228,7 +230,7 @@ def test_the_sliding_window_is_section_4_2(data: Any, integers: bool, seed: int)
     rules = _rules(draws, ModelUpdate(0.3), n, Filling.DUMMIES, capacity=capacity, warm_up=m - 1)
     participants = {j: Participant(1.0, SlidingWindow(m)) for j in wakes}
     start = Server.start(rules, START)
-    machines = rehearse(start, participants, dice=draws, train=draws.report, wakes=wakes)
+    machines = rehearse(start, participants, randomness=draws, train=draws.report, wake_slots=wakes)
     _same(machines, models, used, first=m)
 
 

@@ -69,7 +69,7 @@ def test_a_certificate_that_states_the_price_of_parameters_fixed_beforehand_is_r
     book = Book().run(FIRST).close().run(FIRST).close().run(SECOND)
     fixed = certify_runs([*earlier_of(book.ledger), PartialRun.whole(SECOND)]).epsilon
     book.close(epsilon=fixed)
-    with pytest.raises(InvalidLedger, match=r"states epsilon = .*, but the runs have epsilon ="):
+    with pytest.raises(InvalidLedger, match=r"states epsilon = .*, but the recomputed epsilon is"):
         verify(book.lines)
 
 
@@ -147,7 +147,7 @@ def test_the_budget_is_what_stops_campaigns_that_are_opened_later() -> None:
     stopped = False
     for number in range(6):
         spending = spending_of(book.ledger, replace(tight, name=f"more {number}"))
-        slots = spending.affordable()
+        slots = spending.affordable_slots_in_run()
         if slots == 0:
             break
         stopped = slots < 50
@@ -191,7 +191,10 @@ def test_a_ledger_from_before_filters_goes_on_with_the_gaussian_one() -> None:
     found = verify(book.lines)
     assert book.ledger.filter == Filter()
     assert found.rule == "chosen after earlier releases: filter gaussian"
-    assert found.certificate.epsilon == certify_runs(earlier_of(book.ledger), rule=Filter()).epsilon
+    assert (
+        found.certificate.epsilon
+        == certify_runs(earlier_of(book.ledger), privacy_filter=Filter()).epsilon
+    )
     before = book_of_both(filtered=False)
     opening = replace(before.ledger.opening(third, model=MODEL), filter=Filter(8))
     with pytest.raises(InvalidLedger, match="filter is renyi-8"):

@@ -108,13 +108,13 @@ def forged(line: bytes, **changes: object) -> bytes:
 @given(entry=entries, number=st.integers(1, 10**9), previous=hashes)
 def test_an_entry_is_read_as_it_was_written(entry: Entry, number: int, previous: str) -> None:
     line = Line.of(entry, number=number, previous=previous)
-    assert Line.parse(line.written) == line
+    assert Line.parse(line.content) == line
 
 
 @given(entry=entries, number=st.integers(1, 10**9), previous=hashes)
 def test_the_hash_is_that_of_the_line_without_it(entry: Entry, number: int, previous: str) -> None:
     line = Line.of(entry, number=number, previous=previous)
-    found = json.loads(line.written)
+    found = json.loads(line.content)
     assert found.pop("hash") == line.hash
     body = json.dumps(found, sort_keys=True, separators=(",", ":")).encode("ascii")
     assert hashlib.sha256(body).hexdigest() == line.hash
@@ -183,9 +183,9 @@ def test_averaged_updates_need_their_count() -> None:
 def test_a_total_stands_where_something_was_added_and_nowhere_else() -> None:
     total = np.ones(3, dtype=np.int64)
     empty = SlotClosed.of(slot=1, total=total, model=MODEL, contributors=0)
-    with pytest.raises(InvalidLedger, match="nobody contributed"):
+    with pytest.raises(InvalidLedger, match="no client contributed"):
         Book().open(AVERAGED).add(empty)
-    with pytest.raises(InvalidLedger, match="the server warms up until slot 2"):
+    with pytest.raises(InvalidLedger, match="the warm-up lasts until slot 2"):
         Book().open(SLIDING).add(SlotClosed.of(slot=1, total=total, model=MODEL))
     with pytest.raises(InvalidLedger, match="the total is missing"):
         Book().open(FIXED).add(SlotClosed.of(slot=1, total=None, model=MODEL))
@@ -320,7 +320,7 @@ def test_a_campaign_with_any_value_in_any_place_is_read_or_refused(
     seal = f"sha256:{hashlib.sha256(text.encode('utf-8', 'replace')).hexdigest()}"
     forged = Line.of(Opened(text, seal, 1, pack_numbers(MODEL)), number=1, previous=FIRST_PREVIOUS)
     with contextlib.suppress(InvalidLedger):
-        Ledger().read(forged.written)
+        Ledger().read(forged.content)
 
 
 def test_a_campaign_in_another_spelling_is_refused() -> None:
@@ -346,23 +346,26 @@ OPENED, SLOT, *_, CLOSED = closed(Book().run(FIXED)).lines
         (b"\n", "is not JSON: Expecting value at column 1"),
         (b"null\n", "must be a JSON object"),
         (b'{"a":1}\n', "kind must be one of opened, slot-closed, closed"),
-        (b'{"a":1,"a":1}\n', "holds the same key twice"),
-        (b'{"a":NaN}\n', "contains NaN, which is not a number"),
-        (b'{"a":-Infinity}\n', "contains -Infinity, which is not a number"),
+        (b'{"a":1,"a":1}\n', "contains the same key twice"),
+        (b'{"a":NaN}\n', "contains NaN, which is not a finite number"),
+        (b'{"a":-Infinity}\n', "contains -Infinity, which is not a finite number"),
         (b"[" * 100_000 + b"\n", "is nested too deeply"),
-        (b'{"a":' + b"9" * 5000 + b"}\n", "holds a number that is too large"),
+        (b'{"a":' + b"9" * 5000 + b"}\n", "contains a number that is too large"),
         (b"\x00\xff\xfe\n", "is not ASCII text at byte 2"),
         (SLOT[:-2] + b"\n", "is not JSON: Expecting ',' delimiter at column"),
-        (b" " + SLOT, "is not spelled as it was written"),
-        (SLOT.replace(b":", b": ", 1), "is not spelled as it was written"),
-        (SLOT[:-1] + b"\r\n", "is not spelled as it was written"),
-        (SLOT[:-1], "is not spelled as it was written"),
-        (SLOT.replace(b"slot-closed", b"slot\\u002dclosed"), "is not spelled as it was written"),
+        (b" " + SLOT, "is not canonical JSON"),
+        (SLOT.replace(b":", b": ", 1), "is not canonical JSON"),
+        (SLOT[:-1] + b"\r\n", "is not canonical JSON"),
+        (SLOT[:-1], "is not canonical JSON"),
+        (SLOT.replace(b"slot-closed", b"slot\\u002dclosed"), "is not canonical JSON"),
         (forged(SLOT, total="AA\nA="), "total must be base64"),
         (forged(SLOT, total=7), "total must be base64"),
         (forged(SLOT, total="AAAA"), "total = '...': must be 1 to 16,777,216 numbers"),
         (forged(SLOT, total=""), "total = '...': must be 1 to 16,777,216 numbers"),
-        (forged(SLOT, total=None), "dtype = <NumberType.INT64: 'int64'>: goes with a total"),
+        (
+            forged(SLOT, total=None),
+            "dtype = <NumberType.INT64: 'int64'>: must be null if and only if",
+        ),
         (forged(SLOT, dtype="int32"), "dtype must be int64 or float64"),
         (forged(SLOT, dtype=[]), "dtype must be int64 or float64"),
         (forged(SLOT, slot=0), "slot = 0: must be an integer"),
@@ -393,7 +396,7 @@ OPENED, SLOT, *_, CLOSED = closed(Book().run(FIXED)).lines
         (forged(CLOSED, certificate=any_certificate(FIXED, delta=1)), "delta = 1: must lie"),
         (forged(CLOSED, certificate=any_certificate(FIXED, adjacency=[])), "adjacency = []"),
         (CLOSED.replace(b"1e-06", b"1e999"), "delta = inf: must lie"),
-        (CLOSED.replace(b"1e-06", b"0.000001"), "is not spelled as it was written"),
+        (CLOSED.replace(b"1e-06", b"0.000001"), "is not canonical JSON"),
     ],
 )
 def test_a_line_that_was_not_written_so_is_refused(line: bytes, problem: str) -> None:
@@ -470,7 +473,7 @@ def test_a_line_that_is_deleted_doubled_swapped_or_added_is_refused(data: st.Dat
     swapped = list(WHOLE)
     swapped[i], swapped[j] = swapped[j], swapped[i]
     foreign = Line.of(data.draw(entries), number=i + 2, previous=json.loads(WHOLE[i])["hash"])
-    added = [*WHOLE[: i + 1], foreign.written, *WHOLE[i + 1 :]]
+    added = [*WHOLE[: i + 1], foreign.content, *WHOLE[i + 1 :]]
     for lines in (deleted, doubled, swapped, added):
         assert refused_from(0, lines, {})
 

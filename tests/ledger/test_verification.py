@@ -23,7 +23,7 @@ from checkins.ledger.spending import certificate
 from checkins.ledger.verification import Verification, verify
 from checkins.protocol import server as servers
 from checkins.protocol.model_update import ModelUpdate
-from checkins.protocol.report import Report, ReportForm
+from checkins.protocol.report import Report, ReportChecks
 from checkins.protocol.rules import Rules
 from checkins.protocol.server import ClosingRecorded, RecordClosing, Server, SlotBegan
 from checkins.protocol.slot import ChoiceRecorded, Choose, Expired
@@ -70,15 +70,17 @@ def test_a_ledger_that_was_kept_is_accepted(run: Campaign) -> None:
 
 def driven(run: Campaign) -> Iterator[SlotClosed]:
     """What the server machine records when nobody checks in."""
-    form = ReportForm(dimension=3, most_units=10**6, simulated=True)
+    form = ReportChecks(dimension=3, most_units=10**6, simulated=True)
     update = ModelUpdate.of(run)
-    rules = Rules.of(run.design, affordable=run.design.slots, form=form, update=update)
+    rules = Rules.of(run.design, affordable=run.design.slots, report_checks=form, update=update)
     server, dice = Server.start(rules, MODEL), np.random.default_rng(1)
     for slot in range(1, run.design.slots + 1):
         for event in (SlotBegan(slot), Choose(slot, ()), ChoiceRecorded(slot)):
             server, _ = servers.step(server, event)
         assert server.slot is not None
-        drawn = (dice.integers(-99, 99, 3).astype(np.int32) for _ in range(server.slot.missing))
+        drawn = (
+            dice.integers(-99, 99, 3).astype(np.int32) for _ in range(server.slot.missing_dummies)
+        )
         dummies = tuple(Report(values, simulated=True) for values in drawn)
         server, effects = servers.step(server, Expired(slot, dummies))
         for effect in effects:

@@ -25,9 +25,9 @@ from checkins.accounting.paper import occupancy
 from checkins.protocol import participant as clients
 from checkins.protocol import slot as slots
 from checkins.protocol.model_update import Model, ModelUpdate
-from checkins.protocol.participant import COIN, Draw, Outcome, Participant, coin_threshold
+from checkins.protocol.participant import COIN_RANGE, Draw, Outcome, Participant, coin_threshold
 from checkins.protocol.rehearsal import Rehearsal, rehearse
-from checkins.protocol.report import Report, ReportForm
+from checkins.protocol.report import Report, ReportChecks
 from checkins.protocol.rules import Filling, FixedWindow, Rules, SlidingWindow, Window
 from checkins.protocol.server import Server
 from checkins.protocol.slot import CheckedIn, Choose, ReportArrived, Slot
@@ -80,7 +80,7 @@ def rules_of(slots: int, *, capacity: int | None = 1, warm_up: int = 0) -> Rules
         filling=Filling.NOTHING if capacity is None else Filling.DUMMIES,
         warm_up=warm_up,
         affordable=slots,
-        form=ReportForm(1, None, simulated=True),
+        report_checks=ReportChecks(1, None, simulated=True),
         update=ModelUpdate(1.0),
     )
 
@@ -97,7 +97,7 @@ def rehearsals(
     source, start = random.Random(seed), Server.start(rules, np.zeros(1))
     for _ in range(times):
         dice = Rolled(source)
-        yield rehearse(start, everyone, dice=dice, train=train, wakes=wakes), dice
+        yield rehearse(start, everyone, randomness=dice, train=train, wake_slots=wakes), dice
 
 
 def people(n: int, participation: float, window: Window) -> dict[str, Participant]:
@@ -110,12 +110,14 @@ def people(n: int, participation: float, window: Window) -> dict[str, Participan
 def slot_with(n: int, capacity: int, order: Iterable[int] | None = None) -> Slot:
     slot = Slot(1, rules_of(1, capacity=capacity))
     for j in range(n) if order is None else order:
-        slot, _ = slots.step(slot, CheckedIn(1, f"token {j}", f"receipt {j}", spent=False))
+        slot, _ = slots.step(
+            slot, CheckedIn(1, f"token {j}", f"receipt {j}", has_participated=False)
+        )
     return slot
 
 
 def chosen(slot: Slot, draws: tuple[int, ...]) -> tuple[str, ...]:
-    return slots.step(slot, Choose(1, draws))[0].chosen
+    return slots.step(slot, Choose(1, draws))[0].chosen_receipts
 
 
 @pytest.mark.parametrize("n", range(1, 7))
@@ -126,9 +128,9 @@ def test_every_set_of_clients_is_chosen_by_equally_many_draws(n: int, capacity: 
     every = [chosen(slot, d) for d in itertools.product(*map(range, slot.ranges))]
     used = min(n, capacity)
     if n <= capacity:
-        assert every == [tuple(sorted(slot.waiting.values()))]
+        assert every == [tuple(sorted(slot.receipts_by_token.values()))]
         return
-    assert Counter(every) == Counter(itertools.permutations(slot.waiting.values(), used))
+    assert Counter(every) == Counter(itertools.permutations(slot.receipts_by_token.values(), used))
     sets = Counter(map(frozenset, every))
     assert len(sets) == math.comb(n, used)
     assert set(sets.values()) == {math.factorial(used)}
@@ -172,15 +174,15 @@ def slot_drawn(participant: Participant, coin: int, pick: int, now: int = 1) -> 
 def test_a_coin_says_yes_never_more_often_than_it_should_and_hardly_less(
     participation: float,
 ) -> None:
-    chance = Fraction(coin_threshold(participation), COIN)
-    assert chance <= Fraction(participation) < chance + Fraction(1, COIN)
+    chance = Fraction(coin_threshold(participation), COIN_RANGE)
+    assert chance <= Fraction(participation) < chance + Fraction(1, COIN_RANGE)
 
 
 @given(participation=st.floats(0.0, 1.0), pick=st.integers(0, 6))
 def test_exactly_the_coins_below_heads_say_yes(participation: float, pick: int) -> None:
     client, edge = Participant(participation, FixedWindow.whole(7)), coin_threshold(participation)
-    for coin in {0, edge // 2, edge - 1, edge, (edge + COIN) // 2, COIN - 1}:
-        if 0 <= coin < COIN:
+    for coin in {0, edge // 2, edge - 1, edge, (edge + COIN_RANGE) // 2, COIN_RANGE - 1}:
+        if 0 <= coin < COIN_RANGE:
             assert slot_drawn(client, coin, pick) == (pick + 1 if coin < edge else None)
 
 
@@ -220,7 +222,7 @@ def test_dice_draw_every_slot_equally_often_and_abstain_as_they_should(
     )
     share = ALPHA / (size + 1)
     assert is_likely(drawn.pop(None, 0), binomial(rolls, 1.0 - participation), share)
-    assert set(drawn) == {window.slot(k, now=now) for k in range(size)}
+    assert set(drawn) == {window.slot(k, first_open_slot=now) for k in range(size)}
     law = binomial(rolls, participation / size)
     assert all(is_likely(count, law, share) for count in drawn.values())
 

@@ -23,11 +23,11 @@ from checkins.ledger import (
     earlier_of,
     spending_of,
 )
-from checkins.protocol.participant import COIN, Outcome, participant_of
+from checkins.protocol.participant import COIN_RANGE, Outcome, participant_of
 from checkins.protocol.rehearsal import Rehearsal, rehearse
 from checkins.protocol.report import Report
 from checkins.protocol.rules import Filling, FixedWindow, SlidingWindow, sampler_of
-from checkins.protocol.server import Ending, Server, rehearsing_server_of, server_of
+from checkins.protocol.server import Ending, Server, server_of, simulation_server_of
 from checkins.randomizers import DeviceReport, DeviceSampler, Grid
 
 FIXED = 'kind = "fixed", slots = 6, participation = 1.0, capacity = 2'
@@ -36,7 +36,9 @@ GAUSSIAN = 'kind = "gaussian", noise_at = "client", noise_multiplier = 2.0, clip
 
 def real_server(of: Campaign, ledger: Ledger | None = None) -> Server:
     """Create the server of a campaign whose population has this ledger."""
-    return server_of(of, np.zeros(2), affordable=spending_of(ledger or Ledger(), of).affordable())
+    return server_of(
+        of, np.zeros(2), affordable=spending_of(ledger or Ledger(), of).affordable_slots_in_run()
+    )
 
 
 def campaign(
@@ -65,7 +67,7 @@ class SystemDice:
         self.sampler = sampler
 
     def coin(self, token: str) -> int:
-        return secrets.randbelow(COIN)
+        return secrets.randbelow(COIN_RANGE)
 
     def pick(self, token: str, below: int) -> int:
         return secrets.randbelow(below)
@@ -87,9 +89,9 @@ def played(of: Campaign, clients: int = 20) -> Rehearsal:
     return rehearse(
         real_server(of),
         {f"c{number}": participant_of(of) for number in range(clients)},
-        dice=SystemDice(sampler),
+        randomness=SystemDice(sampler),
         train=lambda token, model: Report.from_device(make(model - 1.0)),
-        wakes={f"c{number}": 1 + number % of.design.slots for number in range(clients)},
+        wake_slots={f"c{number}": 1 + number % of.design.slots for number in range(clients)},
     )
 
 
@@ -116,7 +118,7 @@ def test_a_real_campaign_of_every_protocol_runs_to_its_end_and_replays(
     found = played(of)
     assert found.end.ending is Ending.COMPLETED
     assert len(found.releases) == 6 - found.end.rules.warm_up
-    assert found.replayed().learner.model.tobytes() == found.end.learner.model.tobytes()
+    assert found.replay().learner.model.tobytes() == found.end.learner.model.tobytes()
     outcomes = {p.outcome for p in found.participants.values()}
     assert Outcome.REPORTED in outcomes
 
@@ -133,7 +135,7 @@ def test_the_rules_follow_the_protocol() -> None:
 
 def test_a_server_runs_the_slots_that_its_budget_pays_for() -> None:
     dear = campaign(budget='epsilon = 1.25, delta = 1e-6, adjacency = "add-remove"')
-    affordable = Spending(dear).affordable()
+    affordable = Spending(dear).affordable_slots_in_run()
     assert 0 < affordable < 6
     found = played(dear)
     assert (found.end.ending, len(found.releases)) == (Ending.STOPPED, affordable)
@@ -164,7 +166,7 @@ def test_what_earlier_campaigns_of_the_population_spent_is_gone() -> None:
 
 def test_a_ledger_refuses_a_slot_that_its_budget_does_not_pay_for(tmp_path: Path) -> None:
     dear = campaign(budget='epsilon = 1.25, delta = 1e-6, adjacency = "add-remove"')
-    affordable = Spending(dear).affordable()
+    affordable = Spending(dear).affordable_slots_in_run()
     with LedgerFile(tmp_path) as file:
         file.append(file.ledger.opening(dear, model=np.zeros(2)))
         for slot in range(1, affordable + 2):
@@ -188,7 +190,7 @@ def test_every_honest_report_is_well_formed_whatever_the_data() -> None:
     of = campaign()
     sampler, form = (
         sampler_of(of, dimension=2),
-        real_server(of).rules.form,
+        real_server(of).rules.report_checks,
     )
     for update in ([np.nan, 0], [np.inf, -np.inf], [1e308, 1e308], [0, 0], [5e-324, 1]):
         form.check(Report.from_device(sampler.privatize(np.array(update, dtype=float))))
@@ -196,15 +198,15 @@ def test_every_honest_report_is_well_formed_whatever_the_data() -> None:
 
 
 def test_without_noise_of_its_own_a_report_is_no_longer_than_the_clip() -> None:
-    at_server = real_server(campaign(FIXED, SERVER_NOISE)).rules.form
-    at_client = real_server(campaign(FIXED, GAUSSIAN)).rules.form
+    at_server = real_server(campaign(FIXED, SERVER_NOISE)).rules.report_checks
+    at_client = real_server(campaign(FIXED, GAUSSIAN)).rules.report_checks
     grid = Grid(1e-3)
     longest, longer = (
         Report.from_device(DeviceReport(np.array([0, units], dtype=np.int32), grid))
         for units in (999, 1000)  # the float 1e-3 is above a thousandth
     )
     at_server.check(longest)
-    with pytest.raises(ProtocolViolation, match=r"at most 999,999,.*an update is clipped"):
+    with pytest.raises(ProtocolViolation, match=r"at most 999,999,.*must clip its update"):
         at_server.check(longer)
     at_client.check(longer)
 
@@ -212,13 +214,13 @@ def test_without_noise_of_its_own_a_report_is_no_longer_than_the_clip() -> None:
 def test_a_real_server_takes_nothing_simulated_and_a_rehearsing_one_does() -> None:
     simulated = Report.from_simulation(np.zeros(2, dtype=np.int64))
     with pytest.raises(ProtocolViolation, match="simulated"):
-        real_server(campaign()).rules.form.check(simulated)
-    rehearsing = rehearsing_server_of(campaign(), np.zeros(2))
-    rehearsing.rules.form.check(simulated)
-    floats = rehearsing_server_of(
+        real_server(campaign()).rules.report_checks.check(simulated)
+    rehearsing = simulation_server_of(campaign(), np.zeros(2))
+    rehearsing.rules.report_checks.check(simulated)
+    floats = simulation_server_of(
         campaign(randomizer=GAUSSIAN.replace(", grid = 1e-3", "")), np.zeros(2)
     )
-    floats.rules.form.check(Report.from_simulation(np.array([0.5, -0.25])))
+    floats.rules.report_checks.check(Report.from_simulation(np.array([0.5, -0.25])))
 
 
 def test_what_cannot_run_is_refused_by_name() -> None:
@@ -232,7 +234,7 @@ def test_what_cannot_run_is_refused_by_name() -> None:
         randomizer='kind = "randomized-response", local_epsilon = 2.0, categories = 2'
     )
     with pytest.raises(InvalidValue, match="categories"):
-        rehearsing_server_of(response, np.zeros(2))
+        simulation_server_of(response, np.zeros(2))
     with pytest.raises(InvalidValue, match="task"):
         server_of(replace(campaign(), task=None), np.zeros(2), affordable=1)
 
@@ -244,20 +246,20 @@ def test_a_server_steps_with_the_momentum_of_its_file_and_goes_on_with_a_velocit
     of = campaign(optimizer=MOMENTUM)
     for server in (
         server_of(of, np.zeros(2), affordable=1, velocity=[1.0, 2.0]),
-        rehearsing_server_of(of, np.zeros(2), velocity=[1.0, 2.0]),
+        simulation_server_of(of, np.zeros(2), velocity=[1.0, 2.0]),
     ):
         assert (server.rules.update.momentum, server.rules.update.nesterov) == (0.9, True)
         assert server.learner.velocity.tolist() == [1.0, 2.0]
     assert real_server(of).learner.velocity is None
     with pytest.raises(InvalidValue, match="velocity"):
-        rehearsing_server_of(campaign(), np.zeros(2), velocity=np.zeros(2))
+        simulation_server_of(campaign(), np.zeros(2), velocity=np.zeros(2))
 
 
 def test_a_real_campaign_with_momentum_runs_to_its_end_and_replays() -> None:
     found = played(campaign(optimizer=MOMENTUM))
     assert found.end.ending is Ending.COMPLETED
     assert found.end.learner.velocity is not None
-    assert found.replayed().learner.model.tobytes() == found.end.learner.model.tobytes()
+    assert found.replay().learner.model.tobytes() == found.end.learner.model.tobytes()
 
 
 def test_only_the_simulator_steps_with_optax() -> None:
@@ -265,19 +267,19 @@ def test_only_the_simulator_steps_with_optax() -> None:
     with pytest.raises(InvalidValue, match=r"optimizer = 'optax:adam': .* need kind = \"sgd\""):
         real_server(of)
     with pytest.raises(InvalidValue, match="needs optax"):
-        rehearsing_server_of(of, np.zeros(2))
+        simulation_server_of(of, np.zeros(2))
 
 
 def test_a_report_is_real_only_if_a_device_made_it() -> None:
     with pytest.raises(InvalidValue, match="DeviceReport"):
         Report.from_device(np.zeros(2, dtype=np.int32))  # type: ignore[arg-type]
-    form = real_server(campaign()).rules.form
+    form = real_server(campaign()).rules.report_checks
     with pytest.raises(ProtocolViolation, match="made by a DeviceSampler"):
         form.check(Report.from_noise(np.zeros(2, dtype=np.int64)))
     other = replace(sampler_of(campaign(), dimension=2), grid=Grid(2e-3))
     with pytest.raises(ProtocolViolation, match="grid"):
         form.check(Report.from_device(other.dummy()))
-    rehearsing = rehearsing_server_of(campaign(), np.zeros(2)).rules.form
+    rehearsing = simulation_server_of(campaign(), np.zeros(2)).rules.report_checks
     with pytest.raises(ProtocolViolation, match="a simulation refuses real"):
         rehearsing.check(Report.from_device(sampler_of(campaign(), dimension=2).dummy()))
 

@@ -14,7 +14,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from checkins.protocol.participant import COIN
+from checkins.protocol.participant import COIN_RANGE
 from checkins.protocol.server import Phase
 from tests.protocol.world import PROTOCOLS, World, any_world
 
@@ -88,17 +88,17 @@ class Histories(RuleBasedStateMachine):
         self.world.tick()
 
     @precondition(lambda self: self.world.network)
-    @rule(index=st.integers(0, COIN))
+    @rule(index=st.integers(0, COIN_RANGE))
     def a_message_arrives(self, index: int) -> None:
         self.world.deliver(index % len(self.world.network))
 
     @precondition(lambda self: self.world.network)
-    @rule(index=st.integers(0, COIN))
+    @rule(index=st.integers(0, COIN_RANGE))
     def a_message_is_lost(self, index: int) -> None:
         self.world.network.pop(index % len(self.world.network))
 
     @precondition(lambda self: self.world.network)
-    @rule(index=st.integers(0, COIN))
+    @rule(index=st.integers(0, COIN_RANGE))
     def a_message_is_repeated(self, index: int) -> None:
         self.world.network.append(self.world.network[index % len(self.world.network)])
 
@@ -106,11 +106,11 @@ class Histories(RuleBasedStateMachine):
     def a_device_ends_its_training(self) -> None:
         self.world.finish_training()
 
-    @rule(index=st.integers(0, COIN))
+    @rule(index=st.integers(0, COIN_RANGE))
     def a_client_tries_again(self, index: int) -> None:
         self.world.retry(self._someone(index))
 
-    @rule(index=st.integers(0, COIN))
+    @rule(index=st.integers(0, COIN_RANGE))
     def a_client_restarts(self, index: int) -> None:
         self.world.crash_client(self._someone(index))
 

@@ -22,7 +22,7 @@ from checkins.protocol import slot as slots
 from checkins.protocol.machine import Event, Machine, Message
 from checkins.protocol.model_update import ModelUpdate
 from checkins.protocol.participant import PARTICIPANT, Participant
-from checkins.protocol.report import Report, ReportForm
+from checkins.protocol.report import Report, ReportChecks
 from checkins.protocol.rules import Filling, FixedWindow, Rules
 from checkins.protocol.server import SERVER, Server
 from checkins.protocol.slot import SLOT, Slot
@@ -33,7 +33,7 @@ RULES = Rules(
     filling=Filling.DUMMIES,
     warm_up=0,
     affordable=3,
-    form=ReportForm(2, most_units=10, simulated=True),
+    report_checks=ReportChecks(2, most_units=10, simulated=True),
     update=ModelUpdate(rate=1.0),
 )
 REPORT = Report.from_simulation(np.array([1, 2]))
@@ -80,7 +80,7 @@ def slot_in(phase: slots.Phase) -> Slot:
     """A slot where client ``a`` waits with receipt ``r``, as it is in this phase."""
     slot = Slot(1, RULES)
     events: list[Event] = [
-        slots.CheckedIn(1, "a", "r", spent=False),
+        slots.CheckedIn(1, "a", "r", has_participated=False),
         slots.Choose(1, ()),
         slots.ChoiceRecorded(1),
         slots.Expired(1, (REPORT,)),
@@ -104,7 +104,7 @@ def server_in(phase: servers.Phase) -> Server:
 
 def participant_in(phase: clients.Phase) -> Participant:
     events: list[Event] = [
-        said.Draw(0, 1, now=1),
+        said.Draw(0, 1, first_open_slot=1),
         said.DrawRecorded(),
         said.SlotBegan(2),
         said.Acknowledged("r"),
@@ -121,7 +121,7 @@ def event_for(machine: Machine[Any], kind: type[Event], state: Any) -> Event:
     """An event of this kind that an honest peer or driver could send in this state."""
     if machine is PARTICIPANT:
         return {
-            said.Draw: said.Draw(0, 1, now=1),
+            said.Draw: said.Draw(0, 1, first_open_slot=1),
             said.SlotBegan: said.SlotBegan(2),
             said.Acknowledged: said.Acknowledged("r"),
             said.Dismissed: said.Dismissed("r"),
@@ -132,7 +132,7 @@ def event_for(machine: Machine[Any], kind: type[Event], state: Any) -> Event:
     slot = state.slot if machine is SERVER else state
     return {
         servers.SlotBegan: servers.SlotBegan(1),
-        slots.CheckedIn: slots.CheckedIn(1, "a", "r", spent=False),
+        slots.CheckedIn: slots.CheckedIn(1, "a", "r", has_participated=False),
         slots.Choose: slots.Choose(1, ()),
         slots.ChoiceRecorded: slots.ChoiceRecorded(1),
         slots.OutcomeAsked: slots.OutcomeAsked(1, "r"),
@@ -209,7 +209,7 @@ def test_a_pair_is_allowed_where_the_protocol_says_so_and_refused_elsewhere(
                 machine.step(state, happened)
             return
     after, effects = machine.step(state, happened)
-    declared = next(row.to for row in machine if (row.start, row.event) == (phase, event))
+    declared = next(row.next_phases for row in machine if (row.start, row.event) == (phase, event))
     assert after.phase in declared
     assert isinstance(effects, tuple)
 
@@ -218,13 +218,15 @@ def test_whose_fault_it_was_is_told_apart() -> None:
     with pytest.raises(
         ProtocolViolation, match="CheckedIn is not allowed while the server is WAITING"
     ):
-        SERVER.step(server_in(servers.Phase.WAITING), slots.CheckedIn(1, "a", "r", spent=False))
+        SERVER.step(
+            server_in(servers.Phase.WAITING), slots.CheckedIn(1, "a", "r", has_participated=False)
+        )
     with pytest.raises(OutOfOrder, match="slot 1 is next, not 2"):
         SERVER.step(server_in(servers.Phase.WAITING), servers.SlotBegan(2))
 
 
 def test_a_rule_that_leads_where_the_table_does_not_is_stopped() -> None:
-    machine: Machine[Slot] = Machine("slot", first=slots.Phase.COLLECTING)
+    machine: Machine[Slot] = Machine("slot", first_phase=slots.Phase.COLLECTING)
 
     @machine.on(slots.ChoiceRecorded, {slots.Phase.COLLECTING: slots.Phase.CHOOSING})
     def _astray(slot: Slot, event: slots.ChoiceRecorded) -> tuple[Slot, tuple[()]]:
@@ -232,5 +234,5 @@ def test_a_rule_that_leads_where_the_table_does_not_is_stopped() -> None:
 
     with pytest.raises(OutOfOrder, match="COLLECTING may not become CLOSED"):
         machine.step(Slot(1, RULES), slots.ChoiceRecorded(1))
-    with pytest.raises(OutOfOrder, match="clash"):
+    with pytest.raises(OutOfOrder, match="already has a rule"):
         machine.on(slots.ChoiceRecorded, {slots.Phase.COLLECTING: slots.Phase.CLOSED})(_astray)

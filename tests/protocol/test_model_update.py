@@ -293,7 +293,7 @@ def test_nobody_can_change_a_velocity_afterwards() -> None:
 
 
 def test_a_velocity_fits_its_model_and_its_momentum() -> None:
-    with pytest.raises(InvalidValue, match=r"velocity .* momentum only"):
+    with pytest.raises(InvalidValue, match=r"velocity .* requires momentum"):
         ModelUpdate(1.0).start(START, np.zeros(2))
     with pytest.raises(InvalidValue, match=r"velocity = \(3,\): must be of the shape \(2,\)"):
         ModelUpdate(1.0, momentum=0.5).start(START, np.zeros(3))

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from checkins.errors import InvalidValue, OutOfOrder, ProtocolViolation
 from checkins.protocol.participant import (
-    COIN,
+    COIN_RANGE,
     PARTICIPANT,
     Acknowledged,
     AskOutcome,
@@ -46,7 +46,7 @@ NEW = Participant(1.0, FixedWindow.whole(9))
 REPORT = Report.from_simulation(np.array([5, -5]))
 MODEL = np.zeros(2)
 STORY = (
-    Draw(0, 3, now=1),
+    Draw(0, 3, first_open_slot=1),
     DrawRecorded(),
     SlotBegan(4),
     Acknowledged("r"),
@@ -70,7 +70,7 @@ def test_the_story_of_a_client_that_is_chosen() -> None:
 
 
 def test_nothing_is_sent_before_the_draw_is_durable() -> None:
-    drawn, effects = step(NEW, Draw(0, 3, now=1))
+    drawn, effects = step(NEW, Draw(0, 3, first_open_slot=1))
     assert effects == (RecordDraw(4),)
     assert step(drawn, SlotBegan(4))[1] == ()
     assert step(drawn, RetryDue())[1] == ()
@@ -80,22 +80,22 @@ def test_nothing_is_sent_before_the_draw_is_durable() -> None:
 def test_a_client_never_takes_part_more_often_than_it_should(participation: float) -> None:
     exact = Fraction(participation)
     assert (
-        Fraction(coin_threshold(participation), COIN)
+        Fraction(coin_threshold(participation), COIN_RANGE)
         <= exact
-        < Fraction(coin_threshold(participation) + 1, COIN)
+        < Fraction(coin_threshold(participation) + 1, COIN_RANGE)
     )
 
 
-@given(participation=st.floats(0.0, 1.0), coin=st.integers(0, COIN - 1))
+@given(participation=st.floats(0.0, 1.0), coin=st.integers(0, COIN_RANGE - 1))
 def test_a_coin_is_heads_below_the_participation(participation: float, coin: int) -> None:
     client = Participant(participation, FixedWindow.whole(9))
-    drawn, _ = step(client, Draw(coin, 3, now=1))
+    drawn, _ = step(client, Draw(coin, 3, first_open_slot=1))
     assert (drawn.slot is not None) == (coin < coin_threshold(participation))
 
 
 def test_a_client_whose_coin_says_no_is_done_and_contacts_nobody() -> None:
     client = Participant(0.5, FixedWindow.whole(9))
-    drawn, _ = step(client, Draw(COIN - 1, 3, now=1))
+    drawn, _ = step(client, Draw(COIN_RANGE - 1, 3, first_open_slot=1))
     done, effects = step(drawn, DrawRecorded())
     assert (done.outcome, effects) == (Outcome.ABSTAINED, (RecordEnd(),))
     for event in (SlotBegan(4), RetryDue(), Restarted(), Invited("r", MODEL)):
@@ -104,7 +104,7 @@ def test_a_client_whose_coin_says_no_is_done_and_contacts_nobody() -> None:
 
 @given(pick=st.integers(0, 8), now=st.integers(1, 9))
 def test_a_late_client_draws_from_all_slots_all_the_same(pick: int, now: int) -> None:
-    drawn, _ = step(NEW, Draw(0, pick, now=now))
+    drawn, _ = step(NEW, Draw(0, pick, first_open_slot=now))
     assert drawn.slot == pick + 1
     pledged, _ = step(drawn, DrawRecorded())
     here, _ = step(pledged, SlotBegan(now))
@@ -117,17 +117,17 @@ def test_a_sliding_window_begins_when_the_client_wakes(
     length: int, now: int, data: st.DataObject
 ) -> None:
     pick = data.draw(st.integers(0, length - 1))
-    drawn, _ = step(Participant(1.0, SlidingWindow(length)), Draw(0, pick, now=now))
+    drawn, _ = step(Participant(1.0, SlidingWindow(length)), Draw(0, pick, first_open_slot=now))
     assert drawn.slot == now + pick
     assert drawn.slot in range(now, now + length)
 
 
 def test_a_client_keeps_to_its_own_window() -> None:
     client = Participant(1.0, FixedWindow([2, 3, 7]))
-    slots = [step(client, Draw(0, pick, now=1))[0].slot for pick in range(3)]
+    slots = [step(client, Draw(0, pick, first_open_slot=1))[0].slot for pick in range(3)]
     assert slots == [2, 3, 7]
     with pytest.raises(OutOfOrder, match="pick below 3"):
-        step(client, Draw(0, 3, now=1))
+        step(client, Draw(0, 3, first_open_slot=1))
 
 
 @pytest.mark.parametrize("slots", [[], [0], [-1, 2], [2, 2], [3, 2], range(0), range(0, 3)])
@@ -136,10 +136,10 @@ def test_a_window_that_is_not_one_is_refused(slots: list[int]) -> None:
         FixedWindow(slots)
 
 
-@pytest.mark.parametrize("coin", [-1, COIN])
+@pytest.mark.parametrize("coin", [-1, COIN_RANGE])
 def test_a_coin_that_is_none_is_refused(coin: int) -> None:
     with pytest.raises(OutOfOrder, match="coin"):
-        step(NEW, Draw(coin, 0, now=1))
+        step(NEW, Draw(coin, 0, first_open_slot=1))
 
 
 @pytest.mark.parametrize("participation", [-0.1, 1.1, float("nan")])
@@ -178,7 +178,7 @@ def test_a_restart_never_draws_again() -> None:
         restarted, _ = step(after(events), Restarted())
         assert restarted.slot == (4 if events < 8 else None)
         with pytest.raises(OutOfOrder):
-            step(restarted, Draw(0, 0, now=1))
+            step(restarted, Draw(0, 0, first_open_slot=1))
 
 
 def test_a_retry_sends_the_identical_bytes() -> None:

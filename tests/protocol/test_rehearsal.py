@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from checkins.errors import ProtocolViolation
 from checkins.protocol.machine import Event
 from checkins.protocol.model_update import Model, ModelUpdate
-from checkins.protocol.participant import COIN, Outcome, Participant
+from checkins.protocol.participant import COIN_RANGE, Outcome, Participant
 from checkins.protocol.rehearsal import Rehearsal, rehearse
-from checkins.protocol.report import Report, ReportForm
+from checkins.protocol.report import Report, ReportChecks
 from checkins.protocol.rules import Filling, FixedWindow, Rules, SlidingWindow, Window
 from checkins.protocol.server import SERVER, Ending, Phase, Server
 from checkins.protocol.slot import CheckedIn, ChoiceRecorded, Choose, Expired, ReportArrived
@@ -38,7 +38,7 @@ class Seeded:
         return random.Random(f"{self.seed} {name}")
 
     def coin(self, token: str) -> int:
-        return self._of("coin", token).randrange(COIN)
+        return self._of("coin", token).randrange(COIN_RANGE)
 
     def pick(self, token: str, below: int) -> int:
         return self._of("pick", token).randrange(below)
@@ -70,7 +70,7 @@ KINDS = ("fixed", "capacity", "noise at the server", "averaged", "sliding")
 def rules_of(kind: str, *, slots: int = 6, integers: bool = True, **other: Any) -> Rules:
     filling = {"averaged": Filling.NOTHING, "noise at the server": Filling.NOISE}
     capacity = {"capacity": 3, "averaged": None, "noise at the server": None}
-    form = ReportForm(DIMENSION, 2**39 if integers else None, simulated=True)
+    form = ReportChecks(DIMENSION, 2**39 if integers else None, simulated=True)
     minibatch = 1 if kind == "averaged" else 2
     rules = Rules(
         slots=slots,
@@ -78,7 +78,7 @@ def rules_of(kind: str, *, slots: int = 6, integers: bool = True, **other: Any) 
         filling=filling.get(kind, Filling.DUMMIES),
         warm_up=2 if kind == "sliding" else 0,
         affordable=slots,
-        form=form,
+        report_checks=form,
         update=ModelUpdate(0.1, unit=1e-3, minibatch=minibatch, decay=0.5, diameter=1e9),
     )
     return replace(rules, **other)
@@ -99,9 +99,9 @@ def campaign(
     return rehearse(
         Server.start(rules, START),
         everyone,
-        dice=dice,
+        randomness=dice,
         train=train or dice.train,
-        wakes=wakes if kind == "sliding" else None,
+        wake_slots=wakes if kind == "sliding" else None,
     )
 
 
@@ -155,7 +155,7 @@ def test_the_events_replay_to_the_identical_model_bit_for_bit(
     kind: str, seed: int, integers: bool
 ) -> None:
     ran = campaign(kind, Seeded(seed, integers))
-    assert facts(ran.replayed()) == facts(ran.end)
+    assert facts(ran.replay()) == facts(ran.end)
     assert ran.end.phase is Phase.DONE
 
 
@@ -334,9 +334,9 @@ def test_a_budget_that_pays_for_k_slots_stops_the_campaign_after_k(
 
 
 def test_a_simulated_report_is_refused_by_a_real_campaign() -> None:
-    real = ReportForm(DIMENSION, 2**39, simulated=False)
+    real = ReportChecks(DIMENSION, 2**39, simulated=False)
     with pytest.raises(ProtocolViolation, match="simulated"):
-        campaign("fixed", Seeded(8), form=real)
+        campaign("fixed", Seeded(8), report_checks=real)
 
 
 def test_a_malformed_report_is_refused() -> None:

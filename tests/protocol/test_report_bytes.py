@@ -15,7 +15,7 @@ from checkins.errors import InvalidValue, ProtocolViolation
 from checkins.ledger.entry import hash_model
 from checkins.protocol.report import (
     MOST_HEADER_BYTES,
-    Malformed,
+    MalformedReport,
     model_from_bytes,
     model_to_bytes,
     report_from_bytes,
@@ -45,13 +45,13 @@ def test_a_report_comes_back_unit_by_unit(values: list[int]) -> None:
 @given(values=units, more=st.integers(1, 5))
 def test_a_report_of_another_size_is_refused(values: list[int], more: int) -> None:
     sent = report_to_bytes(np.array(values, dtype=np.int32))
-    with pytest.raises(Malformed):
+    with pytest.raises(MalformedReport):
         report_from_bytes(sent, dimension=len(values) + more)
 
 
 @given(data=st.binary(max_size=200))
 def test_any_bytes_are_a_report_or_refused(data: bytes) -> None:
-    with pytest.raises(Malformed) as refusal:
+    with pytest.raises(MalformedReport) as refusal:
         report_from_bytes(data, dimension=3)
     assert isinstance(refusal.value, ProtocolViolation)
     assert "Error" not in str(refusal.value)  # in our words, not in a library's
@@ -63,7 +63,7 @@ def test_a_byte_that_was_changed_is_another_report_or_refused(place: int, byte: 
     sent[place % len(sent)] = byte
     try:
         back = report_from_bytes(bytes(sent), dimension=3)
-    except Malformed:
+    except MalformedReport:
         return
     assert back.shape == (3,)
 
@@ -81,7 +81,7 @@ def test_a_byte_that_was_changed_is_another_report_or_refused(place: int, byte: 
     ],
 )
 def test_anything_but_one_flat_tensor_of_integers_is_refused(held) -> None:
-    with pytest.raises(Malformed):
+    with pytest.raises(MalformedReport):
         report_from_bytes(save(held), dimension=3)
 
 
@@ -100,19 +100,19 @@ def test_a_report_carries_no_metadata(more: bytes) -> None:
         if taken:
             assert report_from_bytes(whole, dimension=3).tolist() == [0, 0, 0]
             continue
-        with pytest.raises(Malformed, match="one tensor"):
+        with pytest.raises(MalformedReport, match="one tensor"):
             report_from_bytes(whole, dimension=3)
 
 
 def test_a_tensor_has_no_fields_but_its_own() -> None:
     header = b'{"report":{"dtype":"I32","shape":[3],"data_offsets":[0,12],"by":"ann"}}'
-    with pytest.raises(Malformed, match="and nothing else"):
+    with pytest.raises(MalformedReport, match="and nothing else"):
         report_from_bytes(struct.pack("<Q", len(header)) + header + bytes(12), dimension=3)
 
 
 def test_a_header_that_claims_more_than_there_is_is_refused() -> None:
     for length in (2**63, 2**31, 10**6):
-        with pytest.raises(Malformed):
+        with pytest.raises(MalformedReport):
             report_from_bytes(struct.pack("<Q", length) + b"{}", dimension=3)
     header = json.dumps(
         {"report": {"dtype": "I32", "shape": [3], "data_offsets": [0, 12]}}
@@ -120,7 +120,7 @@ def test_a_header_that_claims_more_than_there_is_is_refused() -> None:
     whole = struct.pack("<Q", len(header)) + header + bytes(12)
     assert report_from_bytes(whole, dimension=3).tolist() == [0, 0, 0]
     for wrong in (whole[:-1], whole + b"\0", whole + bytes(2000)):
-        with pytest.raises(Malformed):
+        with pytest.raises(MalformedReport):
             report_from_bytes(wrong, dimension=3)
 
 

@@ -32,12 +32,12 @@ def test_a_slot_collects_then_chooses_then_ends_where_the_next_begins(
 def test_a_moment_in_a_slot_belongs_to_that_slot(run: RunSchedule, slot: int, share: float) -> None:
     moment = run.begins(slot) + share * SLOT_S
     if abs(share - CHOOSE_S / SLOT_S) > 1e-3:
-        assert run.first_open(moment) == (slot if share < CHOOSE_S / SLOT_S else slot + 1)
+        assert run.first_open_slot(moment) == (slot if share < CHOOSE_S / SLOT_S else slot + 1)
 
 
 def test_the_first_slot_is_open_before_a_run_and_the_next_run_follows_without_a_gap() -> None:
     run = RunSchedule.of(CAMPAIGN, 2)
-    assert run.first_open(run.begins(1) - 100.0) == 1
+    assert run.first_open_slot(run.begins(1) - 100.0) == 1
     assert RunSchedule.of(CAMPAIGN, 3).begins(1) == run.ends(SLOTS)
 
 

@@ -12,7 +12,7 @@ import pytest
 from checkins.errors import InvalidValue, OutOfOrder, ProtocolViolation
 from checkins.protocol.machine import Event
 from checkins.protocol.model_update import ModelUpdate
-from checkins.protocol.report import Report, ReportForm
+from checkins.protocol.report import Report, ReportChecks
 from checkins.protocol.rules import Filling, Rules
 from checkins.protocol.slot import (
     SLOT,
@@ -39,7 +39,7 @@ RULES = Rules(
     filling=Filling.DUMMIES,
     warm_up=1,
     affordable=9,
-    form=ReportForm(2, most_units=100, simulated=True),
+    report_checks=ReportChecks(2, most_units=100, simulated=True),
     update=ModelUpdate(rate=1.0),
 )
 
@@ -51,7 +51,8 @@ def report(*values: int) -> Report:
 def slot_with(clients: int, rules: Rules = RULES, number: int = 5) -> Slot:
     """A slot where clients a, b, c, ... wait with receipts ra, rb, rc, ..."""
     events = [
-        CheckedIn(number, chr(97 + i), f"r{chr(97 + i)}", spent=False) for i in range(clients)
+        CheckedIn(number, chr(97 + i), f"r{chr(97 + i)}", has_participated=False)
+        for i in range(clients)
     ]
     return SLOT.replay(Slot(number, rules), events)
 
@@ -66,7 +67,7 @@ def test_every_subset_is_chosen_by_as_many_draws_as_any_other(here: int, capacit
     slot = slot_with(here, replace(RULES, capacity=capacity))
     used = min(here, capacity)
     seen = Counter(
-        frozenset(step(slot, Choose(5, draws))[0].chosen)
+        frozenset(step(slot, Choose(5, draws))[0].chosen_receipts)
         for draws in product(*map(range, slot.ranges))
     )
     assert {len(subset) for subset in seen} == {used}
@@ -76,40 +77,40 @@ def test_every_subset_is_chosen_by_as_many_draws_as_any_other(here: int, capacit
 
 def test_who_came_first_does_not_matter() -> None:
     there = Slot(5, RULES)
-    arrivals = [CheckedIn(5, name, f"r{name}", spent=False) for name in "abcd"]
+    arrivals = [CheckedIn(5, name, f"r{name}", has_participated=False) for name in "abcd"]
     chosen = {
-        step(SLOT.replay(there, order), Choose(5, (2, 0)))[0].chosen
+        step(SLOT.replay(there, order), Choose(5, (2, 0)))[0].chosen_receipts
         for order in permutations(arrivals)
     }
     assert chosen == {("rc", "ra")}
 
 
 def test_a_check_in_spends_the_participation_before_it_is_acknowledged() -> None:
-    _, effects = step(Slot(5, RULES), CheckedIn(5, "a", "ra", spent=False))
+    _, effects = step(Slot(5, RULES), CheckedIn(5, "a", "ra", has_participated=False))
     assert effects == (RecordCheckIn("a", "ra"), Acknowledge("a", "ra"))
 
 
 def test_a_check_in_that_is_sent_again_gets_the_same_receipt() -> None:
     slot = slot_with(2)
     for state in (slot, step(slot, Choose(5, ()))[0], training(2)):
-        after, effects = step(state, CheckedIn(5, "a", "another", spent=True))
+        after, effects = step(state, CheckedIn(5, "a", "another", has_participated=True))
         assert after is state
         assert effects == (Acknowledge("a", "ra"),)
 
 
 def test_a_client_that_has_used_its_participation_is_refused() -> None:
     with pytest.raises(ProtocolViolation, match="one participation"):
-        step(slot_with(1), CheckedIn(5, "z", "rz", spent=True))
+        step(slot_with(1), CheckedIn(5, "z", "rz", has_participated=True))
 
 
 def test_a_check_in_after_the_choice_is_refused() -> None:
     with pytest.raises(ProtocolViolation, match="check-ins for slot 5 are over"):
-        step(training(1), CheckedIn(5, "z", "rz", spent=False))
+        step(training(1), CheckedIn(5, "z", "rz", has_participated=False))
 
 
 def test_a_receipt_is_never_given_twice() -> None:
     with pytest.raises(OutOfOrder, match="ra"):
-        step(slot_with(1), CheckedIn(5, "z", "ra", spent=False))
+        step(slot_with(1), CheckedIn(5, "z", "ra", has_participated=False))
 
 
 def test_the_choice_is_recorded_before_anyone_is_told() -> None:
@@ -168,8 +169,8 @@ def test_a_malformed_report_is_refused(values: np.ndarray, reason: str) -> None:
 
 
 def test_a_report_that_is_too_long_is_refused_and_a_dummy_is_not() -> None:
-    short = replace(RULES.form, norm=NormBound(order=2, most=25))
-    slot = training(2, rules=replace(RULES, form=short))
+    short = replace(RULES.report_checks, norm=NormBound(order=2, most=25))
+    slot = training(2, rules=replace(RULES, report_checks=short))
     with pytest.raises(ProtocolViolation, match="sum of squares in grid units must be at most 25"):
         step(slot, ReportArrived(5, "ra", report(3, 5)))
     slot, _ = step(slot, ReportArrived(5, "ra", report(3, -4)))
@@ -179,7 +180,7 @@ def test_a_report_that_is_too_long_is_refused_and_a_dummy_is_not() -> None:
 
 
 def test_a_simulated_report_has_no_place_in_a_real_campaign() -> None:
-    real = replace(RULES, form=ReportForm(2, most_units=100, simulated=False))
+    real = replace(RULES, report_checks=ReportChecks(2, most_units=100, simulated=False))
     with pytest.raises(ProtocolViolation, match="simulated"):
         step(training(1, rules=real), ReportArrived(5, "ra", report(1, 1)))
 
@@ -195,7 +196,7 @@ def test_an_empty_slot_and_a_vanished_client_look_the_same_outside() -> None:
 
 def test_a_slot_is_always_a_sum_of_as_many_reports() -> None:
     slot, _ = step(training(2), ReportArrived(5, "ra", report(1, 10)))
-    assert slot.missing == 1
+    assert slot.missing_dummies == 1
     closed, _ = step(slot, Expired(5, (report(2, 20),)))
     assert closed.total is not None
     assert closed.total.tolist() == [3, 30]
@@ -205,7 +206,7 @@ def test_a_slot_is_always_a_sum_of_as_many_reports() -> None:
 def test_a_closed_slot_remembers_nobody() -> None:
     slot, _ = step(training(2), ReportArrived(5, "ra", report(1, 10)))
     closed, _ = step(slot, Expired(5, (report(2, 20),)))
-    assert (closed.waiting, closed.chosen, closed.reports) == ({}, (), {})
+    assert (closed.receipts_by_token, closed.chosen_receipts, closed.reports) == ({}, (), {})
 
 
 @pytest.mark.parametrize(
@@ -226,12 +227,12 @@ def test_a_slot_does_not_close_without_its_dummies(event: Event) -> None:
     ],
 )
 def test_a_servers_own_dummies_are_as_well_formed_as_reports(odd: Report) -> None:
-    with pytest.raises(OutOfOrder, match="own dummies"):
+    with pytest.raises(OutOfOrder, match="dummies or noise are invalid"):
         step(training(0), Expired(5, (odd, report(1, 1))))
 
 
 def test_a_real_slot_takes_no_simulated_dummy_and_no_simulated_noise() -> None:
-    real = replace(RULES, form=ReportForm(2, most_units=100, simulated=False))
+    real = replace(RULES, report_checks=ReportChecks(2, most_units=100, simulated=False))
     with pytest.raises(OutOfOrder, match="simulated"):
         step(training(0, rules=real), Expired(5, (report(1, 1), report(1, 1))))
     at_server = replace(real, filling=Filling.NOISE, capacity=None)
@@ -244,7 +245,7 @@ def test_a_real_slot_takes_no_simulated_dummy_and_no_simulated_noise() -> None:
 
 def test_noise_at_the_server_is_added_even_to_an_empty_slot() -> None:
     rules = replace(RULES, filling=Filling.NOISE, capacity=None)
-    with pytest.raises(OutOfOrder, match="needs 0 dummies and a noise"):
+    with pytest.raises(OutOfOrder, match="needs 0 dummies and noise of the server"):
         step(training(0, rules=rules), Expired(5))
     closed, _ = step(training(0, rules=rules), Expired(5, noise=report(3, 4)))
     assert closed.total is not None
@@ -253,7 +254,8 @@ def test_noise_at_the_server_is_added_even_to_an_empty_slot() -> None:
 
 def test_a_warm_up_takes_check_ins_and_uses_none() -> None:
     slot = SLOT.replay(
-        Slot(1, RULES), [CheckedIn(1, "a", "ra", spent=False), Choose(1, ()), ChoiceRecorded(1)]
+        Slot(1, RULES),
+        [CheckedIn(1, "a", "ra", has_participated=False), Choose(1, ()), ChoiceRecorded(1)],
     )
     assert step(slot, OutcomeAsked(1, "ra"))[1] == (Dismiss("ra"),)
     closed, _ = step(slot, Expired(1))
@@ -262,7 +264,10 @@ def test_a_warm_up_takes_check_ins_and_uses_none() -> None:
 
 def test_sums_of_the_largest_reports_are_exact() -> None:
     rules = replace(
-        RULES, capacity=None, filling=Filling.NOTHING, form=ReportForm(2, 2**31 - 1, simulated=True)
+        RULES,
+        capacity=None,
+        filling=Filling.NOTHING,
+        report_checks=ReportChecks(2, 2**31 - 1, simulated=True),
     )
     most = 2**31 - 1
     slot = training(3, rules=rules)
@@ -283,7 +288,7 @@ def test_sums_of_the_largest_reports_are_exact() -> None:
         ({"warm_up": 10}, "warm_up"),
         ({"affordable": -1}, "affordable"),
         ({"filling": Filling.NOTHING, "update": ModelUpdate(1.0, minibatch=2)}, "minibatch"),
-        ({"form": ReportForm(2, 10**12, simulated=True), "capacity": 10**7}, "64 bits"),
+        ({"report_checks": ReportChecks(2, 10**12, simulated=True), "capacity": 10**7}, "64 bits"),
     ],
 )
 def test_rules_that_cannot_be_run_are_refused(change: dict[str, object], reason: str) -> None:

@@ -41,11 +41,11 @@ def test_a_shape_has_the_keys_that_the_service_publishes(
 
 def test_a_refusal_has_the_keys_that_the_service_publishes(published: dict[str, Any]) -> None:
     refusals = [
-        answer["content"][wire.PROBLEM]["schema"]
+        answer["content"][wire.PROBLEM_TYPE]["schema"]
         for operations in published["paths"].values()
         for operation in operations.values()
         for answer in operation["responses"].values()
-        if wire.PROBLEM in answer.get("content", {})
+        if wire.PROBLEM_TYPE in answer.get("content", {})
     ]
     assert refusals
     for schema in refusals:

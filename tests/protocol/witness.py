@@ -72,12 +72,16 @@ class Witness:
                 assert drawn == state.slot.number, "2: a client checks in at its slot only"
             case Acknowledge(token, receipt):
                 assert slot is not None, "an acknowledged check-in is durable"
-                assert slot.waiting.get(token) == receipt, "an acknowledged check-in is durable"
+                assert slot.receipts_by_token.get(token) == receipt, (
+                    "an acknowledged check-in is durable"
+                )
             case Invite(receipt) | Dismiss(receipt):
                 assert slot is not None, "4: committed before told"
                 committed = slot.phase in (slots.Phase.CHOOSING, slots.Phase.TRAINING)
                 assert committed, "4: committed before told"
-                assert (receipt in slot.chosen) == isinstance(effect, Invite), "4: told otherwise"
+                assert (receipt in slot.chosen_receipts) == isinstance(effect, Invite), (
+                    "4: told otherwise"
+                )
                 assert self.told.setdefault(receipt, type(effect)) is type(effect), "4: told twice"
             case slots.RecordReport(receipt, report):
                 assert state.slot is not None
@@ -128,9 +132,9 @@ class Witness:
         told = len(kept) if averaged else None
         assert effect.contributors == told, "7: no count in fixed and sliding"
         assert state.slot is not None
-        assert not state.slot.waiting, "8: a closed slot has forgotten who was there"
+        assert not state.slot.receipts_by_token, "8: a closed slot has forgotten who was there"
         assert not state.slot.reports, "8: a closed slot has forgotten who was there"
-        assert not state.slot.chosen, "8: a closed slot has forgotten who was there"
+        assert not state.slot.chosen_receipts, "8: a closed slot has forgotten who was there"
         self.totals[number] = effect.total
         self.models[number] = effect.model.tobytes()
 
@@ -148,7 +152,7 @@ class Witness:
         slot = server.slot
         in_time = slot is not None and slot.number == message.slot
         if in_time and slot is not None and slot.phase is slots.Phase.TRAINING:
-            assert message.receipt not in slot.chosen, (
+            assert message.receipt not in slot.chosen_receipts, (
                 f"12: an honest report was refused: {violation}"
             )
 

@@ -19,7 +19,7 @@ from checkins.protocol import slot as slots
 from checkins.protocol.machine import Effect, Event, Message
 from checkins.protocol.model_update import ModelUpdate
 from checkins.protocol.participant import (
-    COIN,
+    COIN_RANGE,
     Acknowledged,
     AskOutcome,
     Dismissed,
@@ -41,7 +41,7 @@ from checkins.protocol.participant import (
     SlotBegan,
     Train,
 )
-from checkins.protocol.report import Report, ReportForm
+from checkins.protocol.report import Report, ReportChecks
 from checkins.protocol.rules import Filling, FixedWindow, Rules, SlidingWindow
 from checkins.protocol.server import ClosingRecorded, Finish, RecordClosing, Release, Server
 from checkins.protocol.slot import (
@@ -173,8 +173,8 @@ class World:
             draws = tuple(self.below(most) for most in slot.ranges)
             self._server_does(Choose(slot.number, draws))
         elif slot.phase is slots.Phase.TRAINING:
-            noise = self._noise() if slot.wants_noise else None
-            dummies = tuple(self._noise() for _ in range(slot.missing))
+            noise = self._noise() if slot.needs_noise else None
+            dummies = tuple(self._noise() for _ in range(slot.missing_dummies))
             self.witness.closing(self.server, dummies, noise)
             self._server_does(Expired(slot.number, dummies, noise))
 
@@ -211,7 +211,7 @@ class World:
 
     def crash_server(self) -> None:
         self.server = self.server_disk
-        pending = servers.unrecorded(self.server)
+        pending = servers.event_after_restart(self.server)
         if pending is not None:
             self._server_does(pending)
         elif self.server.slot is None and self.began > self.server.closed:
@@ -222,14 +222,16 @@ class World:
         slot = self.server.closed + self.below(3)
         if self.spent and self.below(2):
             again = sorted(self.spent)[self.below(len(self.spent))]
-            self.network.append(("server", CheckedIn(slot, again, "", spent=False)))
+            self.network.append(("server", CheckedIn(slot, again, "", has_participated=False)))
             return
         odd = [
             np.array([1, 2], dtype=np.int64),
             np.array([1.0, np.nan, 1.0]),
             np.array([2**40, 0, 1], dtype=np.int64),
         ][self.below(3)]
-        waiting = [] if self.server.slot is None else sorted(self.server.slot.waiting.values())
+        waiting = (
+            [] if self.server.slot is None else sorted(self.server.slot.receipts_by_token.values())
+        )
         receipt = waiting[self.below(len(waiting))] if waiting else "nobody"
         message = ReportArrived(slot, receipt, Report.from_simulation(odd))
         self.network.append(("server", message))
@@ -241,7 +243,7 @@ class World:
             self.receipts += 1
             receipt = f"r{self.receipts}"
             spent = message.token in self.spent
-            message = replace(message, receipt=receipt, spent=spent)
+            message = replace(message, receipt=receipt, has_participated=spent)
         before = self.server
         try:
             self._server_does(message)
@@ -295,14 +297,14 @@ class World:
     def _owner(self, receipt: str) -> str:
         slot = self.server.slot
         assert slot is not None
-        return next(token for token, given in slot.waiting.items() if given == receipt)
+        return next(token for token, given in slot.receipts_by_token.items() if given == receipt)
 
     # ---- the clients' driver ---------------------------------------------------------------
 
     def _wake_up(self, token: str) -> None:
         participant = self.memory[token]
         now = max(self.wakes.get(token, 1), self.server.closed + 1)
-        draw = Draw(self.below(COIN), self.below(len(participant.window)), now)
+        draw = Draw(self.below(COIN_RANGE), self.below(len(participant.window)), now)
         self._client_does(token, draw)
 
     def _begin_everywhere(self, slot: int) -> None:
@@ -335,7 +337,7 @@ class World:
                 self.disk[token] = state
                 self._client_does(token, DrawRecorded())
             case SendCheckIn(slot):
-                self._send("server", CheckedIn(slot, token, "", spent=False))
+                self._send("server", CheckedIn(slot, token, "", has_participated=False))
             case AskOutcome(receipt):
                 self._send("server", OutcomeAsked(_slot(state), receipt))
             case Train(model):
@@ -398,7 +400,7 @@ def any_world(below: Below, *, faults: bool, kind: str | None = None) -> World:
         filling=filling,
         warm_up=0 if window is None else window - 1,
         affordable=affordable,
-        form=ReportForm(DIMENSION, most_units=10**12, simulated=True),
+        report_checks=ReportChecks(DIMENSION, most_units=10**12, simulated=True),
         update=ModelUpdate(rate=0.5, minibatch=1 if kind == "averaged" else 1 + below(3)),
     )
     tokens = [f"c{index}" for index in range(below(9))] or ["c0"]

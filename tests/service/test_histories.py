@@ -87,14 +87,14 @@ class Pure:
 
     @classmethod
     def of(cls, what: Campaign, spec: RunSpec, model: Any) -> Pure:
-        affordable = spending_of(Ledger(), what).affordable()
+        affordable = spending_of(Ledger(), what).affordable_slots_in_run()
         server = server_of(what, model, affordable=affordable)
         assert server.rules.affordable == spec.affordable
         ledger, line = Ledger().append(Ledger().opening(what, model=model))
         return cls(what, server, ledger, [line])
 
     def check_in(self, slot: int, token: str, receipt: str) -> str | None:
-        event = CheckedIn(slot, token, receipt, spent=token not in self.unspent)
+        event = CheckedIn(slot, token, receipt, has_participated=token not in self.unspent)
         effects = self._step(event)
         if effects is None:
             return None
@@ -120,13 +120,13 @@ class Pure:
         """As if that client had vanished."""
         self.unspent.discard(token)
         slot = self.server.slot
-        if slot is None or token not in slot.waiting:
+        if slot is None or token not in slot.receipts_by_token:
             return
-        receipt = slot.waiting[token]
+        receipt = slot.receipts_by_token[token]
         gone = replace(
             slot,
-            waiting={t: r for t, r in slot.waiting.items() if t != token},
-            chosen=tuple(r for r in slot.chosen if r != receipt),
+            receipts_by_token={t: r for t, r in slot.receipts_by_token.items() if t != token},
+            chosen_receipts=tuple(r for r in slot.chosen_receipts if r != receipt),
             reports={r: u for r, u in slot.reports.items() if r != receipt},
         )
         self.server = replace(self.server, slot=gone)
@@ -264,8 +264,8 @@ class Both:
         choice = run_state_machine.read_choice(self.house.database, self.spec.id)
         if choice is not None:
             assert slot is not None
-            assert choice.chosen == set(slot.chosen)
-            assert choice.waiting == set(slot.waiting.values())
+            assert choice.chosen == set(slot.chosen_receipts)
+            assert choice.waiting == set(slot.receipts_by_token.values())
 
 
 @pytest.fixture(scope="module")

@@ -252,7 +252,9 @@ def test_a_report_that_no_honest_client_sends_is_refused_where_clients_add_the_n
 ) -> None:
     receipt = house.check_in(spec, 1)
     house.choose(spec, 1)
-    with pytest.raises(ProtocolViolation, match="sum of sizes in grid units must be at most"):
+    with pytest.raises(
+        ProtocolViolation, match="sum of absolute values in grid units must be at most"
+    ):
         house.report(spec, 1, receipt, spec.sampler.most_units)
     house.report(spec, 1, receipt, spec.sampler.privatize(np.full(11, 1e300)).units)
 

@@ -60,7 +60,7 @@ def test_every_route_has_a_section(method: str, path: str) -> None:
             DOCUMENT
         )
     for status, answer in operation["responses"].items():
-        assert wire.PROBLEM in answer.get("content", {}) or f"| {status} |" in section
+        assert wire.PROBLEM_TYPE in answer.get("content", {}) or f"| {status} |" in section
 
 
 def test_every_object_that_is_answered_has_a_section() -> None:

@@ -12,7 +12,7 @@ from fastapi import FastAPI, HTTPException
 from pydantic import BaseModel, Field, field_validator
 
 from checkins.errors import InvalidValue, NotCovered, ProtocolViolation
-from checkins.protocol.report import Malformed, report_from_bytes
+from checkins.protocol.report import MalformedReport, report_from_bytes
 from checkins.service import logs
 from checkins.service.authentication import NotAdmitted
 from checkins.service.http import problems
@@ -236,7 +236,7 @@ def test_a_wrong_method_is_told_those_of_every_route_of_its_path():
 
 
 def test_bytes_that_are_no_report_are_invalid_in_words_of_ours():
-    with pytest.raises(Malformed) as malformed:
+    with pytest.raises(MalformedReport) as malformed:
         report_from_bytes(b"junk", dimension=3)
     document = problem_of(ask(raising(malformed.value)))
     assert (document["type"], document["status"]) == ("urn:checkins:invalid", 422)

@@ -14,10 +14,10 @@ import pytest
 
 from checkins.accounting import NoiseAt, Protocol
 from checkins.campaign import Campaign, StepSizes
-from checkins.protocol.participant import COIN, participant_of
+from checkins.protocol.participant import COIN_RANGE, participant_of
 from checkins.protocol.rehearsal import rehearse
 from checkins.protocol.report import Report
-from checkins.protocol.server import rehearsing_server_of
+from checkins.protocol.server import simulation_server_of
 from checkins.randomizers import Laplace, clip_l1, clip_l2
 from checkins.simulation.engine.loop import (
     IGNORED_ROW,
@@ -97,7 +97,7 @@ class Play:
         return {f"{who:03}": max(1, slot - window + 1) for who, slot in self.slot_of.items()}
 
     def coin(self, token: str) -> int:
-        return 0 if int(token) in self.slot_of else COIN - 1
+        return 0 if int(token) in self.slot_of else COIN_RANGE - 1
 
     def pick(self, token: str, below: int) -> int:
         slot = self.slot_of.get(int(token), 1)
@@ -149,8 +149,8 @@ def played(play: Play, model: np.ndarray, velocity: np.ndarray | None) -> Any:
         noise = staticmethod(play.noise_of_server)
 
     clients = {f"{who:03}": participant_of(play.campaign) for who in range(40)}
-    start = rehearsing_server_of(play.campaign, model, velocity=velocity)
-    end = rehearse(start, clients, dice=Dice(), train=play.train, wakes=play.wakes()).end
+    start = simulation_server_of(play.campaign, model, velocity=velocity)
+    end = rehearse(start, clients, randomness=Dice(), train=play.train, wake_slots=play.wakes()).end
     return end.learner
 
 

@@ -176,7 +176,7 @@ class Adversary:
         report = None if device is None else device.report
         value = 0.0 if report is None else float(report.values[-1]) * self._grid_step
         return {
-            "server's disk": float(slot is not None and CANARY in slot.waiting),
+            "server's disk": float(slot is not None and CANARY in slot.receipts_by_token),
             "device's disk": value,
         }
 

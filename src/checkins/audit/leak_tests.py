@@ -255,7 +255,7 @@ def _consecutive_audit(campaigns: tuple[Campaign, ...]) -> MachineAudit:
     """Prepare consecutive campaigns. The ledger decides how many slots each campaign may run."""
     ledger, servers = Ledger(), []
     for campaign in campaigns:
-        affordable = spending_of(ledger, campaign).affordable()
+        affordable = spending_of(ledger, campaign).affordable_slots_in_run()
         server = server_of(campaign, np.zeros(DIMENSION), affordable=affordable)
         servers.append(server)
         model = server.learner.model

@@ -291,7 +291,7 @@ class _Coordinator:
                 "POST",
                 wire.CAMPAIGNS_PATH,
                 TIMEOUT_S,
-                wire.bearer(self.operator_token) | {"Content-Type": wire.CAMPAIGN_FILE},
+                wire.bearer(self.operator_token) | {"Content-Type": wire.CAMPAIGN_FILE_TYPE},
                 campaign_text(campaign).encode(),
                 MAX_VIEW_BYTES,
             )
@@ -314,7 +314,10 @@ class _Coordinator:
             while True:
                 request = replace(view_request(run), timeout_s=TIMEOUT_S)
                 response, body = await fetch_async(self.http, request)
-                if response.status_code == 200 and json.loads(body)["status"] in wire.OVER:
+                if (
+                    response.status_code == 200
+                    and json.loads(body)["status"] in wire.FINISHED_STATUSES
+                ):
                     return
                 await asyncio.sleep(POLL_S)
 

@@ -269,7 +269,7 @@ def prepare_audit(
 
 def new_server(campaign: Campaign, dimension: int = DIMENSION) -> Server:
     """Return a server before its first slot, with an empty ledger and a model of zeros."""
-    affordable = spending_of(Ledger(), campaign).affordable()
+    affordable = spending_of(Ledger(), campaign).affordable_slots_in_run()
     return server_of(campaign, np.zeros(dimension), affordable=affordable)
 
 

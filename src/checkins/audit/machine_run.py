@@ -241,7 +241,7 @@ class MachineRun:
     def _restart_server(self) -> None:
         self._messages.clear()  # messages in transit are lost
         self.server = self.server_disk
-        pending = servers.unrecorded(self.server)
+        pending = servers.event_after_restart(self.server)
         if pending is not None:
             self._server_step(pending)
         for token, device in list(self.device_memory.items()):
@@ -289,9 +289,13 @@ class MachineRun:
     def _crashes_at_invitation(self, receipt: str) -> bool:
         """Return True, and count a crash, if another client was invited instead of the canary."""
         slot = self.server.slot
-        if slot is None or CANARY not in slot.waiting or self._token_of_receipt[receipt] == CANARY:
+        if (
+            slot is None
+            or CANARY not in slot.receipts_by_token
+            or self._token_of_receipt[receipt] == CANARY
+        ):
             return False
-        is_chosen = slot.waiting[CANARY] in slot.chosen
+        is_chosen = slot.receipts_by_token[CANARY] in slot.chosen_receipts
         crashes = self._invitation_crashes < self.faults.crashes_at_invitation and not is_chosen
         self._invitation_crashes += crashes
         return crashes
@@ -336,7 +340,7 @@ class MachineRun:
                     return True
                 self._device_step(token, events.DrawRecorded())
             case events.SendCheckIn(slot):
-                self._send(_SERVER, slots.CheckedIn(slot, token, "", spent=False))
+                self._send(_SERVER, slots.CheckedIn(slot, token, "", has_participated=False))
             case events.AskOutcome(receipt):
                 self._send(_SERVER, slots.OutcomeAsked(state.slot or 0, receipt))
             case events.Train():

@@ -1,4 +1,4 @@
-"""Campaigns: their public parameters, the campaign file, the seal, and the epsilon after a slot."""
+"""Campaigns: public parameters, campaign files, the seal (a hash), and epsilon after a slot."""
 
 from checkins.campaign.file import (
     CampaignFile,

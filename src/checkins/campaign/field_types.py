@@ -44,15 +44,18 @@ class Default(Enum):
 
 
 class Sealed(Enum):
-    """Whether the canonical form of a campaign contains a key."""
+    """Whether the canonical form of a campaign contains a key.
 
-    ALWAYS = "even if the value is the default"
+    The canonical form is the JSON text whose hash is the seal of the campaign.
+    """
+
+    ALWAYS = "always, even if the value is the default"
     UNLESS_DEFAULT = "only if the value is not the default, for keys added to the format later"
     NEVER = "never"
 
 
 def plain_value(value: Any) -> Any:
-    """Return a campaign's value as JSON and TOML write it. None means that there is no value."""
+    """Convert a value of a campaign to a JSON or TOML value. None means that there is no value."""
     match value:
         case None | bool() | float() | dict():
             return value
@@ -65,7 +68,7 @@ def plain_value(value: Any) -> Any:
         case Population():
             return [int(value.fewest), int(value.most)]
         case tuple():
-            return [plain_value(each) for each in value]
+            return [plain_value(item) for item in value]
         case DataFile():
             return None  # the section task.data contains its values
     return float(value)
@@ -76,13 +79,14 @@ class Key:
     """One key of a campaign file.
 
     ``read`` reads the value. If it is None, the key is a table that has its own section.
-    ``accepts``, ``meaning`` and ``privacy`` are columns of the documentation. ``comment`` is
-    written next to the key. It may depend on the value, or be computed from the campaign.
-    ``path`` is the attribute of ``Campaign`` with the value, such as ``design.slots``. By default
-    it is section and name.
-    ``get`` returns a campaign's value in JSON. If it is None, the value at ``path`` is used.
-    ``written`` returns the value to write to a file, or None to leave the key out. If ``written``
-    is None, the value of ``get`` is written.
+    ``accepts`` (the allowed values), ``meaning`` and ``privacy`` (what the key affects, such as
+    "epsilon") are columns of the documentation. ``comment`` is the comment in a written file: a
+    text, a text for each value, or a function of the campaign.
+    ``attribute_path`` is the attribute of ``Campaign`` with the value, such as ``design.slots``.
+    If it is empty, the path is section and name.
+    ``get`` returns a campaign's value in JSON. If it is None, the attribute's value is used.
+    ``get_for_file`` returns the value to write to a file, or None to leave the key out. If
+    ``get_for_file`` is None, the value of ``get`` is written.
     ``aliases`` are other names that error messages of the accountant use for the value.
     """
 
@@ -97,21 +101,21 @@ class Key:
     default: Any = Default.REQUIRED
     sealed: Sealed = Sealed.ALWAYS
     get: Callable[[Any], Any] | None = None
-    written: Callable[[Any], Any] | None = None
+    get_for_file: Callable[[Any], Any] | None = None
     aliases: tuple[str, ...] = ()
-    path: str = ""
+    attribute_path: str = ""
 
     def means(self, meaning: str, **documentation: Any) -> Key:
-        """Return the key with its ``meaning``, and perhaps a ``comment`` and its ``privacy``."""
+        """Return the key with its ``meaning``, and optionally a ``comment`` and ``privacy``."""
         return replace(self, meaning=meaning, **documentation)
 
     @property
     def attribute(self) -> str:
-        """The path of the attribute of ``Campaign`` with the value."""
-        return self.path or f"{self.section}.{self.name}".removeprefix(".")
+        """The dotted path of the attribute of ``Campaign`` that holds the value."""
+        return self.attribute_path or f"{self.section}.{self.name}".removeprefix(".")
 
     def value(self, campaign: Any) -> Any:
-        """Return a campaign's value for this key. None if it has none."""
+        """Return a campaign's value for this key. None if the campaign has no value for it."""
         if self.get is not None:
             return self.get(campaign)
         return plain_value(attribute_at(campaign, self.attribute))
@@ -119,18 +123,19 @@ class Key:
     def sealed_value(self, campaign: Any) -> Any:
         """Return the value for the canonical form. None means that the key is left out."""
         value = self.value(campaign)
-        if self.sealed is Sealed.NEVER or self._is_later_default(value):
+        if self.sealed is Sealed.NEVER or self._is_omitted_default(value):
             return None
         return value
 
     def written_value(self, campaign: Any) -> Any:
         """Return the value for a campaign file. None means that the key is left out."""
-        if self.written is not None:
-            return self.written(campaign)
+        if self.get_for_file is not None:
+            return self.get_for_file(campaign)
         value = self.value(campaign)
-        return None if self._is_later_default(value) else value
+        return None if self._is_omitted_default(value) else value
 
-    def _is_later_default(self, value: Any) -> bool:
+    def _is_omitted_default(self, value: Any) -> bool:
+        """Return True if the value is the default, and this key is left out in that case."""
         return self.sealed is not Sealed.ALWAYS and value == plain_value(self.default)
 
     def comment_for(self, campaign: Any) -> str:
@@ -144,22 +149,23 @@ class Key:
 class Section:
     """A section of a campaign file, with its keys in the order in which they are written.
 
-    The section ``a.b`` is the table b of section a. ``owner`` is an attribute of ``Campaign``. If
-    that attribute is None, the campaign has no such section. If ``owner`` is None, every campaign
-    has the section. An ``inline`` section is written as ``b = { ... }`` in section a.
+    The section ``a.b`` is the table b of section a. ``campaign_attribute`` names an attribute of
+    ``Campaign``. A campaign in which this attribute is None has no such section. If
+    ``campaign_attribute`` is None, every campaign has the section. An ``inline`` section is written
+    as ``b = { ... }`` in section a.
     """
 
     name: str
     keys: tuple[Key, ...]
-    owner: str | None = None
+    campaign_attribute: str | None = None
     inline: bool = False
 
     def is_in(self, campaign: Any) -> bool:
         """Return True if a campaign has this section."""
-        if self.owner is None:
+        if self.campaign_attribute is None:
             return True
-        owner = attribute_at(campaign, self.owner)
-        return owner is not None and not isinstance(owner, str)
+        value = attribute_at(campaign, self.campaign_attribute)
+        return value is not None and not isinstance(value, str)
 
 
 def attribute_at(campaign: Any, path: str) -> Any:
@@ -174,24 +180,25 @@ def attribute_at(campaign: Any, path: str) -> Any:
     return campaign
 
 
-def one_of(choices: type[StrEnum]) -> Reader:
+def choice_reader(choices: type[StrEnum]) -> Reader:
+    """Return a function that reads a member of an enum."""
     return lambda source, section, key: choices(source.choice(section, key, choices))
 
 
 def check_schema(source: TomlSource, section: str = "", key: str = "schema") -> int:
-    """Raise InvalidCampaign if the file has another version of the format."""
-    if source.need(section, key) != SCHEMA or source.get(section, key) is True:
+    """Return the version of the format. Raise InvalidCampaign if it is not ``SCHEMA``."""
+    if source.require(section, key) != SCHEMA or source.get(section, key) is True:
         source.refuse(section, key, f"must be {SCHEMA}")
     return SCHEMA
 
 
 def read_population(source: TomlSource, section: str, key: str) -> Population:
-    value = source.need(section, key)
+    value = source.require(section, key)
     bounds = value if isinstance(value, list) else [value, value]
-    most = validate.MOST_SLOTS
-    integers = all(type(one) is int and 1 <= one <= most for one in bounds)
-    if len(bounds) != 2 or not integers:
-        source.refuse(section, key, f"must be an integer or [LO, HI], from 1 to {most:,}")
+    largest = validate.MOST_SLOTS
+    in_range = all(type(bound) is int and 1 <= bound <= largest for bound in bounds)
+    if len(bounds) != 2 or not in_range:
+        source.refuse(section, key, f"must be an integer or [LO, HI], from 1 to {largest:,}")
     return Population(*bounds)
 
 
@@ -199,11 +206,11 @@ def read_capacity(source: TomlSource, section: str, key: str) -> int | None:
     if source.get(section, key) != "all":
         return source.integer(section, key)
     if source.get("randomizer", "noise_at") != NoiseAt.SERVER:
-        source.refuse(section, key, 'goes with noise_at = "server" only')
+        source.refuse(section, key, 'requires noise_at = "server"')
     return None
 
 
-def written_capacity(campaign: Any) -> int | str | None:
+def capacity_for_file(campaign: Any) -> int | str | None:
     if campaign.design.capacity is None and campaign.design.protocol is not Protocol.AVERAGED:
         return "all"
     return campaign.design.capacity and int(campaign.design.capacity)
@@ -211,7 +218,7 @@ def written_capacity(campaign: Any) -> int | str | None:
 
 def read_data(source: TomlSource, section: str, key: str) -> str | None:
     """Return the name of a data set. None if the value is a table, which has its own section."""
-    return source.text(section, key) if isinstance(source.need(section, key), str) else None
+    return source.text(section, key) if isinstance(source.require(section, key), str) else None
 
 
 def read_features(source: TomlSource, section: str, key: str) -> Features:
@@ -223,43 +230,43 @@ def read_features(source: TomlSource, section: str, key: str) -> Features:
 
 def read_optimizer_kind(source: TomlSource, section: str, key: str) -> str:
     try:
-        require_optimizer_kind(source.need(section, key))
+        require_optimizer_kind(source.require(section, key))
     except InvalidValue as error:
         source.refuse(section, key, error.expected)
     return source.text(section, key)
 
 
 def read_arguments(source: TomlSource, section: str, key: str) -> tuple[tuple[str, Any], ...]:
-    table, found = f"{section}.{key}", []
+    table, arguments = f"{section}.{key}", []
     for name, value in source.section(table).items():
         try:
-            found.append(optimizer_argument(name, value))
+            arguments.append(optimizer_argument(name, value))
         except InvalidValue as error:
             source.refuse(table, name, error.expected)
-    return tuple(found)
+    return tuple(arguments)
 
 
-def written_divide_by(campaign: Any) -> int | None:
-    """Return ``divide_by``. None if it is the default, which is the capacity."""
+def divide_by_for_file(campaign: Any) -> int | None:
+    """Return ``divide_by``. None if it is the default: the capacity, or 1 without a capacity."""
     count = campaign.task.optimizer.divide_by
     return None if count == (campaign.design.capacity or 1) else plain_value(count)
 
 
-def written_schedule(campaign: Any) -> str | None:
+def schedule_for_file(campaign: Any) -> str | None:
     schedule = campaign.task.optimizer.schedule
     return None if schedule is StepSizes.CONSTANT else str(schedule)
 
 
 def read_ranges(source: TomlSource, section: str, key: str) -> tuple[tuple[float, float], ...]:
     table, features = f"{section}.{key}", source.texts(section, "features")
-    source.need(section, key)
+    source.require(section, key)
     source.check_keys(table, frozenset(features))
     ranges = []
     for feature in features:
-        ends = source.need(table, feature)
-        if not (isinstance(ends, list) and len(ends) == 2 and all(map(_is_number, ends))):
+        bounds = source.require(table, feature)
+        if not (isinstance(bounds, list) and len(bounds) == 2 and all(map(_is_number, bounds))):
             source.refuse(table, feature, "must be [LOW, HIGH]")
-        ranges.append((ends[0], ends[1]))
+        ranges.append((bounds[0], bounds[1]))
     return tuple(ranges)
 
 
@@ -270,7 +277,7 @@ def ranges_by_feature(data: DataFile) -> dict[str, list[float]]:
 def _is_number(value: object) -> bool:
     if isinstance(value, bool) or not isinstance(value, int | float):
         return False
-    return isinstance(value, float) or abs(value) <= 2**1000  # a float cannot hold more
+    return isinstance(value, float) or abs(value) <= 2**1000  # larger integers do not fit a float
 
 
 PROTOCOL_COMMENTS = {
@@ -296,8 +303,8 @@ ADJACENCY_COMMENTS = {
 
 def noise_comment(campaign: Any) -> str:
     """Return the comment on ``noise_multiplier`` in the file of a campaign."""
-    what = "a slot's" if campaign.noise_at is NoiseAt.SERVER else "one report's"
-    return f"(choose) standard deviation of {what} noise / clip"
+    owner = "a slot's" if campaign.noise_at is NoiseAt.SERVER else "one report's"
+    return f"(choose) standard deviation of {owner} noise / clip"
 
 
 def clip_comment(campaign: Any) -> str:

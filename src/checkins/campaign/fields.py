@@ -1,4 +1,4 @@
-"""The keys of a campaign file. Each is declared once, as a ``Key``.
+"""The keys of a campaign file. Each key is declared once, as a ``Key``.
 
 Reading and writing (``file``), sealing (``model``) and the tables of docs/campaign-file.md
 (tools/campaign_keys.py) use these declarations. To add a key, declare it here, and add an attribute
@@ -28,11 +28,15 @@ def _optional(*arguments: Any, **options: Any) -> Key:
 
 
 def _section(
-    name: str, *keys: Key, privacy: str = "", owner: str | None = None, inline: bool = False
+    name: str,
+    *keys: Key,
+    privacy: str = "",
+    campaign_attribute: str | None = None,
+    inline: bool = False,
 ) -> Section:
-    """Declare a section. ``privacy`` is that of its keys, unless they declare another."""
-    placed = (replace(key, section=name, privacy=key.privacy or privacy) for key in keys)
-    return Section(name, tuple(placed), owner, inline)
+    """Declare a section. ``privacy`` applies to each key that declares no ``privacy`` itself."""
+    keys = tuple(replace(key, section=name, privacy=key.privacy or privacy) for key in keys)
+    return Section(name, keys, campaign_attribute, inline)
 
 
 TOP = _section(
@@ -57,7 +61,7 @@ BUDGET = _section(
         "the δ of the guarantee. It should be far below 1 / the number of clients",
         comment="(choose) delta of the guarantee. It should be far below 1 / clients",
     ),
-    Key("adjacency", field_types.one_of(Adjacency), "`add-remove`, `replace-one`").means(
+    Key("adjacency", field_types.choice_reader(Adjacency), "`add-remove`, `replace-one`").means(
         "which two populations the guarantee makes hard to distinguish: they differ by one client"
         " more or less, or by the data of one client",
         comment=field_types.ADJACENCY_COMMENTS,
@@ -66,7 +70,7 @@ BUDGET = _section(
         "population",
         field_types.read_population,
         "N or [LO, HI], optional",
-        path="design.population",
+        attribute_path="design.population",
     ).means(
         "how many clients there are: an assumption. Averaged updates need it. With a capacity, it"
         " can make ε smaller, because few slots overflow. A certificate that uses it says so. A"
@@ -80,19 +84,19 @@ PROTOCOL = _section(
     "protocol",
     Key(
         "kind",
-        field_types.one_of(Protocol),
+        field_types.choice_reader(Protocol),
         "`fixed`, `averaged`, `sliding`",
-        path="design.protocol",
+        attribute_path="design.protocol",
     ).means("what a slot does with its check-ins", comment=field_types.PROTOCOL_COMMENTS),
-    Key("slots", _integer, "1 to 10¹²", path="design.slots").means(
+    Key("slots", _integer, "1 to 10¹²", attribute_path="design.slots").means(
         "number of time steps. Each releases one model",
         comment="(choose) number of time steps. Each releases one model",
     ),
-    Key("participation", _number, "0 to 1", path="design.participation").means(
+    Key("participation", _number, "0 to 1", attribute_path="design.participation").means(
         "probability that a client checks in at all. Averaged updates need 1",
         comment="(choose) probability that a client checks in at all",
     ),
-    _optional("window", _integer, "1 to `slots`", path="design.window").means(
+    _optional("window", _integer, "1 to `slots`", attribute_path="design.window").means(
         "sliding only: number of slots from which a client draws one",
         comment="(choose) number of slots from which a client draws one",
     ),
@@ -100,11 +104,11 @@ PROTOCOL = _section(
         "capacity",
         field_types.read_capacity,
         '1 to 10¹², or `"all"`',
-        path="design.capacity",
-        written=field_types.written_capacity,
+        attribute_path="design.capacity",
+        get_for_file=field_types.capacity_for_file,
     ).means(
-        "the most check-ins that a slot uses. They are chosen uniformly. If there are fewer, the"
-        " server draws dummy reports to fill the slot. Gaussian noise at the client needs a"
+        "the largest number of check-ins that a slot uses, chosen uniformly. If there are fewer,"
+        " the server draws dummy reports to fill the slot. Gaussian noise at the client needs a"
         ' number. With noise at the server it may be `"all"` or absent. With `local_epsilon` the'
         " default is 1, and a larger capacity can lower ε",
         comment=field_types.capacity_comment,
@@ -113,12 +117,12 @@ PROTOCOL = _section(
         "repeats",
         partial(TomlSource.integer, most=validate.MOST_CAMPAIGNS),
         "1 to 10⁶; by default 1",
-        path="repeats",
+        attribute_path="repeats",
         default=1,
         aliases=("campaigns",),
     ).means(
         "number of runs with fresh randomness. They are declared together, so they are composed"
-        " as if fixed beforehand",
+        " like runs whose parameters were fixed beforehand",
         comment="number of runs with fresh randomness",
     ),
     privacy="epsilon",
@@ -127,18 +131,23 @@ RANDOMIZER = _section(
     "randomizer",
     Key(
         "kind",
-        field_types.one_of(RandomizerKind),
+        field_types.choice_reader(RandomizerKind),
         "`gaussian`, `laplace`, `privunit`, `randomized-response`",
     ).means("how a report is made private", comment=field_types.RANDOMIZER_COMMENTS),
-    _optional("noise_at", field_types.one_of(NoiseAt), "`client`, `server`", path="noise_at").means(
+    _optional(
+        "noise_at",
+        field_types.choice_reader(NoiseAt),
+        "`client`, `server`",
+        attribute_path="noise_at",
+    ).means(
         "Gaussian only: the client adds noise to each report, or the server adds noise to the sum"
         " of a slot",
         comment=field_types.NOISE_AT_COMMENTS,
     ),
-    _optional("noise_multiplier", _number, "above 0", path="noise_multiplier").means(
+    _optional("noise_multiplier", _number, "above 0", attribute_path="noise_multiplier").means(
         "Gaussian only: standard deviation of the noise / `clip`", comment=field_types.noise_comment
     ),
-    _optional("local_epsilon", _number, "above 0", path="local_epsilon").means(
+    _optional("local_epsilon", _number, "above 0", attribute_path="local_epsilon").means(
         "all other kinds: the ε₀ of one report, which is ε₀-DP",
         comment="(choose) the epsilon of one report",
     ),
@@ -184,7 +193,7 @@ TASK = _section(
         "1 to 10⁶; by default 1",
         default=1,
     ).means(
-        "with 1, a client reports one gradient. With more, it makes so many training steps and"
+        "with 1, a client reports one gradient. With more, it makes this many training steps and"
         " reports the difference of the models divided by `local_rate`, which is a sum of"
         " gradients. The report is clipped as a whole",
         comment="1: a report is one gradient. More: a difference of models",
@@ -197,7 +206,7 @@ TASK = _section(
         "how the server updates the model with the sum of a slot"
     ),
     privacy="none",
-    owner="task",
+    campaign_attribute="task",
 )
 OPTIMIZER = _section(
     "task.optimizer",
@@ -213,15 +222,17 @@ OPTIMIZER = _section(
     ),
     Key(
         "schedule",
-        field_types.one_of(StepSizes),
+        field_types.choice_reader(StepSizes),
         '`"constant"` (the default), `"inverse-sqrt"`',
         default=StepSizes.CONSTANT,
-        written=field_types.written_schedule,
+        get_for_file=field_types.schedule_for_file,
     ).means("the step size is η in every step, or η/√i in step i as in the paper"),
     _optional("diameter", _number, "above 0, optional").means(
         "after each step, the model is projected onto the ball of this diameter around 0"
     ),
-    _optional("divide_by", _integer, "1 or more", written=field_types.written_divide_by).means(
+    _optional(
+        "divide_by", _integer, "1 or more", get_for_file=field_types.divide_by_for_file
+    ).means(
         "the fixed public number by which a slot's sum is divided. By default it is the capacity,"
         " or 1 if there is no capacity. Averaged updates divide by the number of reports instead"
     ),
@@ -245,7 +256,7 @@ OPTIMIZER = _section(
         sealed=Sealed.UNLESS_DEFAULT,
         get=lambda campaign: dict(campaign.task.optimizer.arguments),
     ).means("other arguments of the optax optimizer. Values are finite numbers, true or false"),
-    owner="task.optimizer",
+    campaign_attribute="task.optimizer",
     inline=True,
 )
 DATA = _section(
@@ -260,7 +271,7 @@ DATA = _section(
     ),
     Key("label_column", _text, "text").means("the column to predict", comment="column to predict"),
     Key("features", TomlSource.texts, "list of texts").means(
-        "the columns from which it is predicted"
+        "the columns from which the label is predicted"
     ),
     _optional(
         "classes", partial(TomlSource.integer, most=MOST_CLASSES), "2 to 10⁶, optional"
@@ -287,7 +298,7 @@ DATA = _section(
         " that no certificate covers",
         comment="public constants, never computed from the data",
     ),
-    owner="task.data",
+    campaign_attribute="task.data",
 )
 SCHEDULE = _section(
     "schedule",
@@ -295,7 +306,7 @@ SCHEDULE = _section(
         "start",
         TomlSource.date_time,
         "a date and time with its offset, `2030-01-01T00:00:00Z`",
-        written=lambda campaign: campaign.schedule.start,
+        get_for_file=lambda campaign: campaign.schedule.start,
     ).means(
         "when the first slot begins, on the server's clock",
         comment="start of the first slot. A simulation does not wait for it",
@@ -309,7 +320,7 @@ SCHEDULE = _section(
         comment="seconds from a slot's start until the server chooses check-ins",
     ),
     privacy="none",
-    owner="schedule",
+    campaign_attribute="schedule",
 )
 SECTIONS = (TOP, BUDGET, PROTOCOL, RANDOMIZER, TASK, OPTIMIZER, DATA, SCHEDULE)
 """The sections of a campaign file, in the order in which they are written."""

@@ -27,10 +27,13 @@ from checkins.campaign.toml import InvalidCampaign, TomlSource, to_toml
 from checkins.errors import InvalidValue
 
 LONGEST_CANONICAL = 2_000_000
-"""Largest number of characters of a canonical form. That is enough for ten thousand features."""
+"""Largest number of characters of a canonical form, which is enough for ten thousand features.
+
+The canonical form of a campaign is the JSON text whose hash is the campaign's seal.
+"""
 COMMENT_COLUMN = 30
 """The column at which a comment of a written file begins."""
-WIDTH = 100
+LONGEST_LINE = 100
 """Largest number of characters of a written line."""
 
 
@@ -43,8 +46,8 @@ class CampaignFile:
     campaign: Campaign
 
     def refusal(self, error: InvalidValue) -> InvalidCampaign:
-        """Return an error of the accountant as one that names the file, line and key."""
-        return _with_place(error, self.source)
+        """Convert an error of the accountant to one that names the file, line and key."""
+        return _located_error(error, self.source)
 
 
 def read_campaign(path: str | Path) -> CampaignFile:
@@ -66,7 +69,7 @@ def parse_campaign(text: str, *, path: str = "campaign.toml") -> CampaignFile:
 
 
 def campaign_from_canonical(text: str) -> Campaign:
-    """Return the campaign of a canonical form. Raise InvalidValue if it is not canonical."""
+    """Return the campaign of a canonical form. Raise InvalidValue if the text is not canonical."""
     if not isinstance(text, str) or len(text) > LONGEST_CANONICAL:
         expected = f"must be a text of at most {LONGEST_CANONICAL:,} characters"
         raise InvalidValue("campaign", "...", expected)
@@ -78,18 +81,19 @@ def campaign_from_canonical(text: str) -> Campaign:
         raise InvalidValue("campaign", text[:60], "must be a JSON object")
     schedule = values.get("schedule")
     if isinstance(schedule, dict) and isinstance(schedule.get("start"), str):
-        schedule["start"] = _date_time(schedule["start"])
+        schedule["start"] = _parse_date_time(schedule["start"])
     campaign = campaign_of(TomlSource("campaign", values, {}))
     if campaign.canonical() != text:
         raise InvalidValue("campaign", text[:60], "is not in canonical form")
     return campaign
 
 
-def _date_time(text: str) -> object:
+def _parse_date_time(text: str) -> object:
+    """Return the parsed date and time, or the text itself if it cannot be parsed."""
     try:
         return datetime.fromisoformat(text)
     except ValueError:
-        return text  # the reader of the key refuses it
+        return text  # TomlSource.date_time refuses the text later
 
 
 def _refuse_constant(name: str) -> NoReturn:
@@ -104,11 +108,11 @@ def campaign_of(source: TomlSource) -> Campaign:
         names = {key.name for key in section.keys}
         source.check_keys(section.name, names | _TOP_SECTIONS if section.name == "" else names)
     try:
-        return _campaign(source, sections)
+        return _build_campaign(source, sections)
     except InvalidCampaign:
         raise
     except InvalidValue as error:
-        raise _with_place(error, source) from error
+        raise _located_error(error, source) from error
 
 
 _TOP_SECTIONS = {section.name for section in fields.SECTIONS if "." not in section.name} - {""}
@@ -116,7 +120,7 @@ _TOP_SECTIONS = {section.name for section in fields.SECTIONS if "." not in secti
 
 def _is_in_file(section: Section, source: TomlSource) -> bool:
     """Return True if a section is required, or if it is optional and in the file."""
-    if section.owner is None:
+    if section.campaign_attribute is None:
         return True
     top, _, table = section.name.partition(".")
     if not source.has(top) or not table:
@@ -124,63 +128,67 @@ def _is_in_file(section: Section, source: TomlSource) -> bool:
     return section.inline or not isinstance(source.get(top, table), str)
 
 
-def _with_place(error: InvalidValue, source: TomlSource) -> InvalidCampaign:
-    place = _places_by_argument().get(error.name)
-    if place is not None:
-        return source.refusal(*place, error.expected)
+def _located_error(error: InvalidValue, source: TomlSource) -> InvalidCampaign:
+    section_and_key = _keys_by_argument().get(error.name)
+    if section_and_key is not None:
+        return source.error_at(*section_and_key, error.expected)
     return InvalidCampaign(f"{source.path}: {error.name}", error.value, error.expected)
 
 
-def _places_by_argument() -> Mapping[str, tuple[str, str]]:
-    """Return the section and key in the file, by the argument names in error messages.
+def _keys_by_argument() -> Mapping[str, tuple[str, str]]:
+    """Return (section, key) in the file for each argument name in error messages.
 
-    The argument ``kind`` is left out, because several sections have such a key. The argument
-    ``features`` means the key of ``task.data``.
+    The argument ``kind`` is left out, because several sections have a key of that name. The
+    argument ``features`` means the key ``features`` of ``task.data``.
     """
-    found: dict[str, tuple[str, str]] = {}
+    keys: dict[str, tuple[str, str]] = {}
     for key in (key for section in fields.SECTIONS for key in section.keys):
         for name in (key.attribute.rpartition(".")[2], *key.aliases):
-            found[name] = (key.section, key.name)
-    del found["kind"]
-    return found
+            keys[name] = (key.section, key.name)
+    del keys["kind"]
+    return keys
 
 
-def _campaign(source: TomlSource, sections: Sequence[Section]) -> Campaign:
-    parts: dict[str, dict[str, Any]] = defaultdict(dict)
+def _build_campaign(source: TomlSource, sections: Sequence[Section]) -> Campaign:
+    # The constructor arguments of each part of the campaign, such as "task.optimizer".
+    arguments: dict[str, dict[str, Any]] = defaultdict(dict)
     for section in sections:
-        given = source.section(section.name)
-        for key in sorted(section.keys, key=lambda key: key.name not in given):
+        in_file = source.section(section.name)
+        # Keys in the file come first, so that a wrong value is reported before a missing key.
+        for key in sorted(section.keys, key=lambda key: key.name not in in_file):
             if key.read is not None:
-                owner, _, name = key.attribute.rpartition(".")
-                parts[owner][name] = _read(key, source)
-    top, randomizer = parts[""], parts["randomizer"]
+                part, _, name = key.attribute.rpartition(".")
+                arguments[part][name] = _read_value(key, source)
+    top, randomizer = arguments[""], arguments["randomizer"]
     if top["name"] is None:
         top["name"] = Path(source.path).stem
-    levels = {name: top.pop(name) for name in ("noise_at", "noise_multiplier", "local_epsilon")}
-    noise = noise_of_kind(randomizer["kind"], **levels)
+    noise_values = {
+        name: top.pop(name) for name in ("noise_at", "noise_multiplier", "local_epsilon")
+    }
+    noise = noise_of_kind(randomizer["kind"], **noise_values)
     del top["schema"]
     return Campaign(
         **top,
         randomizer=RandomizerConfig(**randomizer),
-        budget=Budget(**parts["budget"]),
-        design=Design(**parts["design"], randomizer=noise),
-        task=_task(parts) if "task" in parts else None,
-        schedule=Schedule(**parts["schedule"]) if "schedule" in parts else None,
+        budget=Budget(**arguments["budget"]),
+        design=Design(**arguments["design"], randomizer=noise),
+        task=_build_task(arguments) if "task" in arguments else None,
+        schedule=Schedule(**arguments["schedule"]) if "schedule" in arguments else None,
     )
 
 
-def _read(key: Key, source: TomlSource) -> Any:
+def _read_value(key: Key, source: TomlSource) -> Any:
     absent = key.name not in source.section(key.section)
     if key.read is None or (absent and key.default is not Default.REQUIRED):
         return key.default
     return key.read(source, key.section, key.name)
 
 
-def _task(parts: dict[str, dict[str, Any]]) -> Task:
-    task = dict(parts["task"])
+def _build_task(arguments: dict[str, dict[str, Any]]) -> Task:
+    task = dict(arguments["task"])
     if task["data"] is None:
-        task["data"] = DataFile(**parts["task.data"])
-    return Task(**task, optimizer=Optimizer(**parts["task.optimizer"]))
+        task["data"] = DataFile(**arguments["task.data"])
+    return Task(**task, optimizer=Optimizer(**arguments["task.optimizer"]))
 
 
 def campaign_text(campaign: Campaign, *, head: Sequence[str] = ()) -> str:
@@ -197,15 +205,15 @@ def _section_lines(section: Section, campaign: Campaign) -> Iterator[str]:
         yield f"[{section.name}]"
     for key in section.keys:
         if key.read is None:
-            yield _line(key.name, _inline_table(f"{section.name}.{key.name}", campaign))
+            yield _key_line(key.name, _inline_table(f"{section.name}.{key.name}", campaign))
             continue
         value, comment = key.written_value(campaign), key.comment_for
         if isinstance(value, dict):
             yield ""
             yield _commented_line(f"[{section.name}.{key.name}]", comment(campaign))
-            yield from (_line(_key(name), each) for name, each in value.items())
+            yield from (_key_line(_toml_key(name), item) for name, item in value.items())
         elif value is not None:
-            yield _line(key.name, value, comment(campaign))
+            yield _key_line(key.name, value, comment(campaign))
 
 
 def _inline_table(name: str, campaign: Campaign) -> dict[str, Any]:
@@ -214,7 +222,7 @@ def _inline_table(name: str, campaign: Campaign) -> dict[str, Any]:
     return {key: value for key, value in values.items() if value is not None}
 
 
-def _line(key: str, value: object, comment: str = "") -> str:
+def _key_line(key: str, value: object, comment: str = "") -> str:
     return _commented_line(f"{key} = {to_toml(value)}", comment)
 
 
@@ -223,8 +231,8 @@ def _commented_line(text: str, comment: str) -> str:
         return text
     padded = f"{text:<{COMMENT_COLUMN}}" if len(text) < COMMENT_COLUMN else f"{text}  "
     line = f"{padded}# {comment}"
-    return line if len(line) <= WIDTH else f"# {comment}\n{text}"
+    return line if len(line) <= LONGEST_LINE else f"# {comment}\n{text}"
 
 
-def _key(name: str) -> str:
+def _toml_key(name: str) -> str:
     return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else to_toml(name)

@@ -30,7 +30,7 @@ from checkins.campaign.task import Task
 from checkins.errors import InvalidValue
 from checkins.randomizers import Randomizer
 
-MOST_SUMMED = 2**32 - 1
+MOST_REPORTS_IN_SUM = 2**32 - 1
 """Largest number of 32-bit reports whose sum always fits 64 bits."""
 
 
@@ -68,7 +68,7 @@ class Schedule:
         validate.one_of(datetime, start=self.start)
         if self.start.utcoffset() is None:
             raise InvalidValue(
-                "start", self.start.isoformat(), "must say its offset: end it with Z for UTC"
+                "start", self.start.isoformat(), "must state its UTC offset: end it with Z for UTC"
             )
         try:
             object.__setattr__(self, "start", self.start.astimezone(UTC).replace(fold=0))
@@ -122,22 +122,27 @@ class Campaign:
         self.randomizer.check_noise(self.design.randomizer)
         self._fill_in_design()
         if self.task is not None:
-            self._fill_in_count(self.task)
+            self._check_optimizer(self.task)
         self._check_sums()
         if self.schedule is not None:
             self._check_end(self.schedule)
 
     def _fill_in_design(self) -> None:
-        """Set an absent capacity of a local randomizer to 1, as in the paper, and name it."""
-        local = isinstance(self.design.randomizer, LocalRandomizer)
+        """Fill in the capacity and the name of a local randomizer.
+
+        The default capacity is 1, as in "Privacy Amplification via Random Check-Ins"
+        (arXiv:2007.06605). With the name, the accountant knows the distribution of dummy reports.
+        """
+        is_local = isinstance(self.design.randomizer, LocalRandomizer)
         design = replace(self.design, participation=float(self.design.participation) + 0.0)
-        if local and design.capacity is None and design.protocol is not Protocol.AVERAGED:
+        if is_local and design.capacity is None and design.protocol is not Protocol.AVERAGED:
             design = replace(design, capacity=1)
         if isinstance(design.randomizer, LocalRandomizer):
-            design = replace(design, randomizer=self.randomizer.named(design.randomizer))
+            design = replace(design, randomizer=self.randomizer.noise_with_name(design.randomizer))
         object.__setattr__(self, "design", design)
 
-    def _fill_in_count(self, task: Task) -> None:
+    def _check_optimizer(self, task: Task) -> None:
+        """Check ``minibatch`` and ``divide_by``. Set an absent ``divide_by`` to its default."""
         optimizer = task.optimizer
         if optimizer.minibatch > self.design.slots:
             raise InvalidValue(
@@ -146,11 +151,13 @@ class Campaign:
         if self.design.protocol is Protocol.AVERAGED:
             if optimizer.minibatch != 1:
                 raise InvalidValue(
-                    "minibatch", optimizer.minibatch, "must be 1: averaged updates use each slot"
+                    "minibatch", optimizer.minibatch, "must be 1 for averaged updates"
                 )
             if optimizer.divide_by is not None:
                 raise InvalidValue(
-                    "divide_by", optimizer.divide_by, "averaged updates divide by the reports"
+                    "divide_by",
+                    optimizer.divide_by,
+                    "must be absent: averaged updates divide by the number of reports",
                 )
         elif optimizer.divide_by is None:
             filled = replace(optimizer, divide_by=self.design.capacity or 1)
@@ -162,10 +169,12 @@ class Campaign:
         if capacity is None or self.randomizer.grid is None:
             return
         minibatch = 1 if self.task is None else self.task.optimizer.minibatch
-        most = MOST_SUMMED // minibatch
-        if capacity > most:
-            because = "" if minibatch == 1 else f" with minibatch = {minibatch:,}"
-            expected = f"must be at most {most:,}{because}, or sums of reports may exceed 64 bits"
+        largest = MOST_REPORTS_IN_SUM // minibatch
+        if capacity > largest:
+            condition = "" if minibatch == 1 else f" with minibatch = {minibatch:,}"
+            expected = (
+                f"must be at most {largest:,}{condition}, or sums of reports may exceed 64 bits"
+            )
             raise InvalidValue("capacity", capacity, expected)
 
     def _check_end(self, schedule: Schedule) -> None:
@@ -183,19 +192,19 @@ class Campaign:
 
     @property
     def noise_multiplier(self) -> float | None:
-        """Standard deviation of the Gaussian noise / clip. None for other randomizers."""
+        """Standard deviation of the noise / clip norm. None if the noise is not Gaussian."""
         noise = self.design.randomizer
         return float(noise.noise_multiplier) if isinstance(noise, GaussianNoise) else None
 
     @property
     def noise_at(self) -> NoiseAt | None:
-        """Who adds the Gaussian noise. None for other randomizers."""
+        """Who adds the Gaussian noise. None if the randomizer is not Gaussian."""
         noise = self.design.randomizer
         return noise.at if isinstance(noise, GaussianNoise) else None
 
     @property
     def local_epsilon(self) -> float | None:
-        """The epsilon of one report. None for Gaussian noise."""
+        """The epsilon of one report. None if the randomizer is Gaussian."""
         noise = self.design.randomizer
         return float(noise.local_epsilon) if isinstance(noise, LocalRandomizer) else None
 
@@ -206,19 +215,19 @@ class Campaign:
     @property
     def missing(self) -> tuple[str, ...]:
         """The settings that must be added or changed before real clients can join."""
-        categorical = self.randomizer.kind is RandomizerKind.RANDOMIZED_RESPONSE
-        absent = {
-            "[randomizer] clip": self.randomizer.clip is None and not categorical,
+        is_categorical = self.randomizer.kind is RandomizerKind.RANDOMIZED_RESPONSE
+        is_missing = {
+            "[randomizer] clip": self.randomizer.clip is None and not is_categorical,
             "[randomizer] grid": self.randomizer.grid is None
             and self.randomizer.kind in (RandomizerKind.GAUSSIAN, RandomizerKind.LAPLACE),
-            "[randomizer] kind = gaussian, laplace or privunit": categorical
+            "[randomizer] kind = gaussian, laplace or privunit": is_categorical
             and self.task is not None,
             "[task]": self.task is None,
             '[task] optimizer kind = "sgd"': self.task is not None
             and self.task.optimizer.optax is not None,
             "[schedule]": self.schedule is None,
         }
-        return tuple(name for name, lacks in absent.items() if lacks)
+        return tuple(setting for setting, missing in is_missing.items() if missing)
 
     def canonical(self) -> str:
         """Return the canonical form: JSON in UTF-8 with sorted keys and no spaces.
@@ -226,8 +235,8 @@ class Campaign:
         Two campaign files with the same values have the same canonical form. The order of keys,
         comments, the spelling of numbers, and defaults that are left out do not matter. If any
         value differs, the canonical form differs. Floats are written as Python prints them, times
-        are in UTC, and absent values have no key. ``campaign_from_canonical`` reads it back, so a
-        ledger that contains it can be verified without any other file.
+        are in UTC, and absent values have no key. ``campaign_from_canonical`` reads this form. A
+        ledger contains it, so the ledger can be verified without any other file.
         """
         values: dict[str, Any] = {}
         for section in fields.SECTIONS:
@@ -243,7 +252,7 @@ class Campaign:
 
     @property
     def seal(self) -> str:
-        """The seal of the campaign: the hash of its canonical form (invariant 9)."""
+        """The hash of the campaign's canonical form (invariant 9 of docs/invariants.md)."""
         return seal_of(self.canonical())
 
 

@@ -1,7 +1,7 @@
 """Convert complete and incomplete runs of campaigns into designs for the accountant.
 
-The noise that devices draw on a grid differs slightly from the noise of the design. The total
-variation distance between the two is counted in delta.
+Devices draw noise on a grid, which differs slightly from the continuous noise of the design. The
+total variation distance between the two distributions is charged to delta.
 """
 
 from __future__ import annotations
@@ -26,7 +26,10 @@ from checkins.errors import InvalidValue, TooManyRuns
 from checkins.randomizers import grid
 
 MOST_COMPOSED_RUNS = 1000
-"""Largest number of runs in one composition, after division by their common divisor."""
+"""Largest number of runs in the list that the accountant composes.
+
+If the numbers of runs have a common divisor d, the list is d times shorter and repeated d times.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +37,8 @@ class PartialRun:
     """``times`` runs of a campaign. In each of them, ``slots`` slots are over.
 
     ``contributors`` is the number of reports under averaged updates. If it is None, the smallest
-    declared population is used. ``stopped`` is True if fewer than ``slots`` slots were released.
+    declared population is used. ``stopped`` is True if the run was stopped before all these slots
+    were released. Epsilon is computed for all of them nevertheless.
     """
 
     campaign: Campaign
@@ -49,15 +53,13 @@ class PartialRun:
             validate.count(most=self.campaign.design.slots, slots=self.slots)
         if self.contributors is not None:
             if self.campaign.design.protocol is not Protocol.AVERAGED:
-                raise InvalidValue(
-                    "contributors", self.contributors, "goes with averaged updates only"
-                )
+                raise InvalidValue("contributors", self.contributors, "requires averaged updates")
             if self.contributors != 0:
                 validate.count(contributors=self.contributors)
 
     @classmethod
     def whole(cls, campaign: Campaign) -> PartialRun:
-        """Return all runs of the campaign with all their slots."""
+        """Return all ``repeats`` runs of the campaign, each with all its slots."""
         return cls(campaign, campaign.design.slots, times=campaign.repeats)
 
     @property
@@ -72,10 +74,10 @@ class PartialRun:
 
     @property
     def variation(self) -> float:
-        """The total variation distance between these runs on devices and their design.
+        """The total variation distance between the noise of devices and the noise of the design.
 
-        It is an upper bound for all reports of whole runs, dummies included, and for the largest
-        possible model.
+        It is an upper bound for all reports of complete runs, including dummy reports, and for
+        models of every size.
 
         Theorem:     docs/theory/total-variation.md; ``checkins.randomizers.grid.variation``.
         Rounding:    up.
@@ -85,26 +87,26 @@ class PartialRun:
             return 0.0
         reports_per_sum, sums = 1, design.slots
         if design.protocol is Protocol.AVERAGED:
-            declared = design.population.most if design.population else 1
-            sums = max(declared, self.contributors or 0)
+            population = design.population.most if design.population else 1
+            sums = max(population, self.contributors or 0)
         elif campaign.noise_at is not NoiseAt.SERVER:
             reports_per_sum = design.capacity or 1
-        of_one_sum = grid.variation(
+        variation_of_one_sum = grid.variation(
             campaign.mechanism(grid.MOST_DIMENSION),
             grid.Grid(step),
             reports=reports_per_sum,
             capacity=reports_per_sum,
             dimension=grid.MOST_DIMENSION,
         )
-        return min(1.0, grid.float_rounded_up(Fraction(of_one_sum) * sums * self.times))
+        return min(1.0, grid.float_rounded_up(Fraction(variation_of_one_sum) * sums * self.times))
 
 
 @dataclass(frozen=True, slots=True)
 class ComposedRuns:
-    """The input of the accountant: a list of designs that is repeated ``campaigns`` times."""
+    """The input of the accountant: a list of designs that is repeated ``repeats`` times."""
 
     designs: tuple[Design, ...]
-    campaigns: int
+    repeats: int
     budget: Budget
     variation: float
 
@@ -114,33 +116,35 @@ class ComposedRuns:
         return {
             "delta": self.budget.delta,
             "adjacency": self.budget.adjacency,
-            "campaigns": self.campaigns,
+            "campaigns": self.repeats,
             "variation": self.variation,
         }
 
     @classmethod
     def of(cls, runs: Sequence[PartialRun]) -> ComposedRuns:
         budget = shared_budget(runs)
-        times: dict[Design, int] = {}
+        run_counts: dict[Design, int] = {}
         for run in runs:
             if run.design is not None:
-                times[run.design] = times.get(run.design, 0) + run.times
-        rounds = math.gcd(*times.values()) or 1
-        length = sum(times.values()) // rounds
-        if rounds > validate.MOST_CAMPAIGNS:
+                run_counts[run.design] = run_counts.get(run.design, 0) + run.times
+        repeats = math.gcd(*run_counts.values()) or 1
+        list_length = sum(run_counts.values()) // repeats
+        if repeats > validate.MOST_CAMPAIGNS:
             expected = f"must be an integer from 1 to {validate.MOST_CAMPAIGNS:,}"
-            raise TooManyRuns("campaigns", rounds, expected)
-        if length > MOST_COMPOSED_RUNS:
+            raise TooManyRuns("campaigns", repeats, expected)
+        if list_length > MOST_COMPOSED_RUNS:
             raise TooManyRuns(
                 "campaigns",
-                max(times.values()),
-                f"makes a list of {length:,} campaigns together with the other numbers of"
-                f" repeats. The list may have {MOST_COMPOSED_RUNS:,}. Numbers with a common divisor"
-                " shorten it",
+                max(run_counts.values()),
+                f"makes a list of {list_length:,} campaigns together with the other numbers of"
+                f" repeats, but at most {MOST_COMPOSED_RUNS:,} can be composed. The list is shorter"
+                " if the numbers of repeats have a common divisor",
             )
-        designs = tuple(design for design, count in times.items() for _ in range(count // rounds))
+        designs = tuple(
+            design for design, count in run_counts.items() for _ in range(count // repeats)
+        )
         variation = sum_variations(run.variation for run in runs if run.design is not None)
-        return cls(designs or (_empty_design(runs[0].campaign),), rounds, budget, variation)
+        return cls(designs or (_empty_design(runs[0].campaign),), repeats, budget, variation)
 
 
 def shared_budget(runs: Sequence[PartialRun]) -> Budget:
@@ -153,26 +157,26 @@ def shared_budget(runs: Sequence[PartialRun]) -> Budget:
     first = runs[0].campaign.budget
     for run in runs[1:]:
         for name in ("delta", "adjacency"):
-            ours, theirs = (getattr(one, name) for one in (first, run.campaign.budget))
-            if ours != theirs:
-                raise InvalidValue(name, theirs, f"must be {ours}, as in the first campaign")
+            expected, actual = getattr(first, name), getattr(run.campaign.budget, name)
+            if actual != expected:
+                raise InvalidValue(name, actual, f"must be {expected}, as in the first campaign")
     return runs[-1].campaign.budget
 
 
 def sum_variations(variations: Iterable[float]) -> float:
-    """Return the sum of total variations, rounded up."""
-    found = [variation for variation in variations if variation > 0.0]
-    total = math.fsum(found)
-    return total if len(found) < 2 else min(1.0, math.nextafter(total, 1.0))
+    """Return the sum of total variation distances, rounded up and at most 1."""
+    positive = [variation for variation in variations if variation > 0.0]
+    total = math.fsum(positive)
+    return total if len(positive) < 2 else min(1.0, math.nextafter(total, 1.0))
 
 
 def _empty_design(campaign: Campaign) -> Design:
     """Return a design without privacy loss, for a campaign before its first release."""
     randomizer = campaign.design.randomizer
-    local = randomizer if isinstance(randomizer, LocalRandomizer) else None
+    local_randomizer = randomizer if isinstance(randomizer, LocalRandomizer) else None
     return Design(
         Protocol.FIXED,
         slots=1,
         participation=0.0,
-        randomizer=local or GaussianNoise(1.0, NoiseAt.SERVER),
+        randomizer=local_randomizer or GaussianNoise(1.0, NoiseAt.SERVER),
     )

@@ -1,6 +1,6 @@
-"""Which randomizer a campaign uses, with its clip, grid and categories.
+"""Which randomizer a campaign uses, with its clip norm, grid and number of categories.
 
-The amount of noise is not here. It is in the ``Design``, which the accountant certifies, as a
+The amount of noise is not here, but in the ``Design``, which the accountant certifies, as a
 ``GaussianNoise`` or a ``LocalRandomizer``. ``RandomizerConfig.mechanism`` combines this
 configuration, the noise and the dimension of a report into a mechanism of ``checkins.randomizers``.
 """
@@ -42,8 +42,8 @@ class RandomizerConfig:
     """The randomizer of a campaign, without its amount of noise.
 
     Gaussian and PrivUnit clip updates to the L2 norm ``clip``, Laplace to the L1 norm ``clip``.
-    Randomized response has ``categories``. Reports are integer multiples of ``grid``. If ``grid``
-    is None, Gaussian and Laplace campaigns can only be simulated.
+    Randomized response reports one of ``categories`` values. Gaussian and Laplace reports are
+    integer multiples of ``grid``. If ``grid`` is None, they can only be simulated.
     """
 
     kind: RandomizerKind
@@ -57,7 +57,7 @@ class RandomizerConfig:
             if getattr(self, name) is not None:
                 validate.positive(**{name: getattr(self, name)})
                 validate.make_floats(self, name)
-        _require_values_of_kind(
+        _check_values_of_kind(
             self.kind, {"categories": self.categories, "clip": self.clip, "grid": self.grid}
         )
         if self.categories is not None:
@@ -69,9 +69,9 @@ class RandomizerConfig:
 
     def check_noise(self, noise: Noise) -> None:
         """Raise InvalidValue if the noise does not match the kind or the grid."""
-        gaussian = self.kind is RandomizerKind.GAUSSIAN
-        if isinstance(noise, GaussianNoise) != gaussian:
-            expected = "Gaussian noise" if gaussian else "a local epsilon"
+        is_gaussian = self.kind is RandomizerKind.GAUSSIAN
+        if isinstance(noise, GaussianNoise) != is_gaussian:
+            expected = "Gaussian noise" if is_gaussian else "a local epsilon"
             raise InvalidValue("randomizer", noise, f'kind = "{self.kind}" needs {expected}')
         if isinstance(noise, LocalRandomizer) and not noise.is_pure:
             raise InvalidValue("randomizer", noise, f"{self.kind} has no local delta")
@@ -80,10 +80,10 @@ class RandomizerConfig:
             if isinstance(mechanism, Gaussian | Laplace):
                 Grid(self.grid).noise_scale(mechanism)
 
-    def named(self, noise: LocalRandomizer) -> LocalRandomizer:
+    def noise_with_name(self, noise: LocalRandomizer) -> LocalRandomizer:
         """Return the noise with the randomizer's name, so that the accountant knows its dummies.
 
-        PrivUnit keeps its local epsilon only, because the dimension of a report is not known here.
+        For PrivUnit, the noise is returned unchanged, because the dimension of a report is unknown.
         """
         if self.kind is RandomizerKind.RANDOMIZED_RESPONSE and self.categories is not None:
             return RandomizedResponseReports(noise.local_epsilon, categories=self.categories)
@@ -97,7 +97,9 @@ class RandomizerConfig:
         if isinstance(noise, LocalRandomizer) and self.categories is not None:
             return RandomizedResponse(self.categories, float(noise.local_epsilon))
         if self.clip is None:
-            raise InvalidValue("clip", None, "is missing: this campaign can be certified, not run")
+            raise InvalidValue(
+                "clip", None, "is missing: without it, this campaign can be certified, not run"
+            )
         if isinstance(noise, GaussianNoise):
             return Gaussian(self.clip, float(noise.noise_multiplier))
         if self.kind is RandomizerKind.LAPLACE:
@@ -118,40 +120,44 @@ def noise_of_kind(
     LocalRandomizer(local_epsilon=2.0, local_delta=0.0)
     """
     validate.one_of(RandomizerKind, kind=kind)
-    levels = {"noise_multiplier": noise_multiplier, "local_epsilon": local_epsilon}
-    for name, value in levels.items():
+    noise_levels = {"noise_multiplier": noise_multiplier, "local_epsilon": local_epsilon}
+    for name, value in noise_levels.items():
         if value is not None:
             validate.positive(**{name: value})
-    _require_values_of_kind(kind, {"noise_at": noise_at, **levels})
+    _check_values_of_kind(kind, {"noise_at": noise_at, **noise_levels})
     if noise_multiplier is not None and noise_at is not None:
         return GaussianNoise(float(noise_multiplier), noise_at)
     return LocalRandomizer(float(local_epsilon or 0.0))
 
 
-def _require_values_of_kind(kind: RandomizerKind, values: Mapping[str, object]) -> None:
-    needed, optional = _KEYS[kind]
+def _check_values_of_kind(kind: RandomizerKind, values: Mapping[str, object]) -> None:
+    """Raise InvalidValue for a value that ``kind`` does not allow, or a missing required value."""
+    allowed = {other: _REQUIRED_KEYS[other] | _OPTIONAL_KEYS[other] for other in RandomizerKind}
     for name, value in values.items():
-        if value is not None and name not in needed | optional:
-            kinds = " or ".join(other for other, both in _KEYS.items() if name in both[0] | both[1])
-            why = _WHY_NOT.get((kind, name), f"it is for {kinds}")
-            raise InvalidValue(name, value, f'does not go with kind = "{kind}": {why}')
+        if value is not None and name not in allowed[kind]:
+            kinds = " or ".join(other for other, names in allowed.items() if name in names)
+            reason = _REASONS_AGAINST.get((kind, name), f"it is for {kinds}")
+            raise InvalidValue(name, value, f'does not go with kind = "{kind}": {reason}')
     for name, value in values.items():
-        if value is None and name in needed:
+        if value is None and name in _REQUIRED_KEYS[kind]:
             raise InvalidValue(name, None, "is missing; it has no default")
 
 
-_KEYS: Mapping[RandomizerKind, tuple[frozenset[str], frozenset[str]]] = {
-    RandomizerKind.GAUSSIAN: (
-        frozenset({"noise_multiplier", "noise_at", "clip"}),
-        frozenset({"grid"}),
-    ),
-    RandomizerKind.LAPLACE: (frozenset({"local_epsilon"}), frozenset({"clip", "grid"})),
-    RandomizerKind.PRIVUNIT: (frozenset({"local_epsilon"}), frozenset({"clip"})),
-    RandomizerKind.RANDOMIZED_RESPONSE: (frozenset({"local_epsilon", "categories"}), frozenset()),
+_REQUIRED_KEYS: Mapping[RandomizerKind, frozenset[str]] = {
+    RandomizerKind.GAUSSIAN: frozenset({"noise_multiplier", "noise_at", "clip"}),
+    RandomizerKind.LAPLACE: frozenset({"local_epsilon"}),
+    RandomizerKind.PRIVUNIT: frozenset({"local_epsilon"}),
+    RandomizerKind.RANDOMIZED_RESPONSE: frozenset({"local_epsilon", "categories"}),
 }
-"""For each kind of randomizer, the keys that it requires and the keys that are optional."""
+_OPTIONAL_KEYS: Mapping[RandomizerKind, frozenset[str]] = {
+    RandomizerKind.GAUSSIAN: frozenset({"grid"}),
+    RandomizerKind.LAPLACE: frozenset({"clip", "grid"}),
+    RandomizerKind.PRIVUNIT: frozenset({"clip"}),
+    RandomizerKind.RANDOMIZED_RESPONSE: frozenset(),
+}
 
-_WHY_NOT: Mapping[tuple[RandomizerKind, str], str] = {
+_REASONS_AGAINST: Mapping[tuple[RandomizerKind, str], str] = {
     (RandomizerKind.PRIVUNIT, "grid"): "it has no exact device sampler, and can only be simulated",
     (RandomizerKind.RANDOMIZED_RESPONSE, "grid"): "a category is an integer already",
 }
+"""Why a kind of randomizer does not allow a key, for error messages."""

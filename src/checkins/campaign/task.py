@@ -21,17 +21,20 @@ MOST_FEATURES = 10**4
 MOST_CLASSES = 10**6
 SGD = "sgd"
 
-MOST_ARGUMENTS = 100
+MOST_OPTIMIZER_ARGUMENTS = 100
 
-_FUNCTION = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*:[A-Za-z_]\w*", re.ASCII)
-_OPTAX = re.compile(r"optax:([A-Za-z_]\w*)", re.ASCII)
+_FUNCTION_PATH = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*:[A-Za-z_]\w*", re.ASCII)
+_OPTAX_KIND = re.compile(r"optax:([A-Za-z_]\w*)", re.ASCII)
 _IDENTIFIER = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 
-Argument = tuple[str, float | bool]
+OptimizerArgument = tuple[str, float | bool]
 
 
 class StepSizes(StrEnum):
-    """The step size of step i with the rate c: either c, or c / sqrt(i) as in the paper."""
+    """The step size of step i with the rate c: either c, or c / sqrt(i).
+
+    The latter is the step size of "Privacy Amplification via Random Check-Ins" (arXiv:2007.06605).
+    """
 
     CONSTANT = "constant"
     INVERSE_SQRT = "inverse-sqrt"
@@ -47,8 +50,9 @@ class Optimizer:
     """The server's optimizer: θ ← θ − (rate / minibatch) × the sum of ``minibatch`` slots.
 
     ``divide_by`` is the fixed public number by which a slot's sum is divided. If it is None, a
-    campaign sets it to its capacity, or to 1 if it has no capacity. Under averaged updates it stays
-    None. The model is projected onto the ball of ``diameter`` around 0.
+    campaign sets it to its capacity, or to 1 if it has no capacity. Averaged updates divide by the
+    number of reports, so ``divide_by`` stays None. The model is projected onto the ball of
+    ``diameter`` around 0. If ``diameter`` is None, it is not projected.
 
     With ``momentum`` μ and the mean gradient g of a minibatch, the velocity is v ← g + μv. The step
     uses v, or g + μv if ``nesterov`` is True, as in optax.sgd. A momentum of 0 is stored as None.
@@ -68,7 +72,7 @@ class Optimizer:
     kind: str = SGD
     momentum: float | None = None
     nesterov: bool = False
-    arguments: tuple[Argument, ...] = ()
+    arguments: tuple[OptimizerArgument, ...] = ()
 
     def __post_init__(self) -> None:
         require_optimizer_kind(self.kind)
@@ -89,52 +93,56 @@ class Optimizer:
         validate.one_of(bool, nesterov=self.nesterov)
         if self.momentum is None:
             if self.nesterov:
-                raise InvalidValue("nesterov", True, "goes with momentum only")
+                raise InvalidValue("nesterov", True, "requires momentum")
             return
         if self.kind != SGD:
-            raise InvalidValue("momentum", self.momentum, 'goes with kind = "sgd" only')
+            raise InvalidValue("momentum", self.momentum, 'requires kind = "sgd"')
         validate.probability(momentum=self.momentum)
         if self.momentum == 1:
             raise InvalidValue("momentum", self.momentum, "must be below 1")
-        if self.momentum == 0:  # 0 and None must give the same seal
+        if self.momentum == 0:  # 0 and None must give the same seal (hash)
             object.__setattr__(self, "momentum", None)
             object.__setattr__(self, "nesterov", False)
         else:
             validate.make_floats(self, "momentum")
 
     def _check_arguments(self) -> None:
-        given: object = self.arguments
-        pairs: Iterable[Argument] = given.items() if isinstance(given, Mapping) else self.arguments
-        checked = sorted(optimizer_argument(name, value) for name, value in pairs)
-        names = [name for name, _ in checked]
-        if checked and self.kind == SGD:
-            raise InvalidValue("arguments", names, 'go with kind = "optax:NAME" only')
-        if len(checked) > MOST_ARGUMENTS or len(set(names)) < len(names):
-            raise InvalidValue("arguments", names, f"must be at most {MOST_ARGUMENTS}, each once")
-        object.__setattr__(self, "arguments", tuple(checked))
+        arguments: object = self.arguments
+        pairs: Iterable[OptimizerArgument] = (
+            arguments.items() if isinstance(arguments, Mapping) else self.arguments
+        )
+        sorted_pairs = sorted(optimizer_argument(name, value) for name, value in pairs)
+        names = [name for name, _ in sorted_pairs]
+        if sorted_pairs and self.kind == SGD:
+            raise InvalidValue("arguments", names, 'require kind = "optax:NAME"')
+        if len(sorted_pairs) > MOST_OPTIMIZER_ARGUMENTS or len(set(names)) < len(names):
+            raise InvalidValue(
+                "arguments", names, f"must be at most {MOST_OPTIMIZER_ARGUMENTS}, each named once"
+            )
+        object.__setattr__(self, "arguments", tuple(sorted_pairs))
 
     @property
     def optax(self) -> str | None:
         """The NAME of "optax:NAME". None for "sgd"."""
-        named = _OPTAX.fullmatch(self.kind)
-        return named and named[1]
+        match = _OPTAX_KIND.fullmatch(self.kind)
+        return match and match[1]
 
 
 def require_optimizer_kind(kind: object) -> None:
     """Raise InvalidValue unless ``kind`` is "sgd" or "optax:NAME"."""
-    known = isinstance(kind, str) and len(kind) <= validate.LONGEST_TEXT
-    if not known or not (kind == SGD or _OPTAX.fullmatch(str(kind))):
+    is_short_text = isinstance(kind, str) and len(kind) <= validate.LONGEST_TEXT
+    if not is_short_text or not (kind == SGD or _OPTAX_KIND.fullmatch(str(kind))):
         raise InvalidValue("kind", kind, 'must be "sgd", or "optax:NAME" for a simulation')
 
 
-def optimizer_argument(name: object, value: object) -> Argument:
+def optimizer_argument(name: object, value: object) -> OptimizerArgument:
     """Return one checked argument of an optimizer.
 
-    An integer becomes a float, so that 1 and 1.0 give the same seal.
+    An integer becomes a float, so that 1 and 1.0 give the same seal (hash of the campaign).
     """
     validate.text(arguments=name)
     if not _IDENTIFIER.fullmatch(str(name)):
-        raise InvalidValue("arguments", name, "must be named by letters, digits and _")
+        raise InvalidValue("arguments", name, "must have a name of letters, digits and _")
     if name == "learning_rate":
         raise InvalidValue("arguments", name, "is set by rate and schedule")
     if isinstance(value, bool):
@@ -142,8 +150,8 @@ def optimizer_argument(name: object, value: object) -> Argument:
     if isinstance(value, int | float):
         try:
             number = float(value)
-            validate.non_negative(arguments=abs(number))  # finite, of either sign
-            return str(name), number + 0.0  # −0.0 becomes 0.0, so that the seal is the same
+            validate.non_negative(arguments=abs(number))  # a finite number of either sign
+            return str(name), number + 0.0  # −0.0 becomes 0.0, so that both give the same seal
         except (InvalidValue, OverflowError):
             pass
     raise InvalidValue("arguments", name, "must be a finite number, true or false")
@@ -158,7 +166,7 @@ class DataSet(StrEnum):
 
 
 class Model(StrEnum):
-    """The package's own models. Any other model is named as ``module:function``."""
+    """Models that the package defines. Any other model is named as ``module:function``."""
 
     LOGISTIC = "logistic"
     SOFTMAX = "softmax"
@@ -167,7 +175,7 @@ class Model(StrEnum):
 
 
 class Features(StrEnum):
-    """Features that are computed from each example separately, before anything is learned."""
+    """Features that are computed from each example separately, before training."""
 
     SCATTERING = "scattering"
 
@@ -177,7 +185,7 @@ SCATTERING_NEEDS_PICTURES = 'scattering is for pictures, so it needs data = "fas
 
 @dataclass(frozen=True, slots=True)
 class DataFile:
-    """A data file: its column of clients, its column of labels, and its columns of features.
+    """A data file: its path, and which of its columns contain client, label and features.
 
     ``ranges`` contains one (low, high) for each feature, in the order of ``features``. Values are
     clipped to this range and scaled by it, so it must be a public constant. ``classes`` is the
@@ -209,8 +217,8 @@ class DataFile:
             if columns.count(column) > 1:
                 raise InvalidValue("features", column, "a column can be used only once")
         if len(self.ranges) != len(self.features):
-            raise InvalidValue("ranges", len(self.ranges), "must hold one range for each feature")
-        object.__setattr__(self, "ranges", tuple(_range(pair) for pair in self.ranges))
+            raise InvalidValue("ranges", len(self.ranges), "must be one range for each feature")
+        object.__setattr__(self, "ranges", tuple(_checked_range(pair) for pair in self.ranges))
         if self.classes is not None:
             validate.count(most=MOST_CLASSES, classes=self.classes)
             if self.classes < 2:
@@ -221,27 +229,27 @@ class DataFile:
         object.__setattr__(self, "holdout", float(self.holdout) + 0.0)
 
 
-def _range(pair: tuple[float, float]) -> tuple[float, float]:
-    low, high = (_finite(end) for end in pair)
+def _checked_range(pair: tuple[float, float]) -> tuple[float, float]:
+    low, high = (_finite_float(end) for end in pair)
     if not low < high:
-        raise InvalidValue("ranges", [low, high], "the first must be below the second")
+        raise InvalidValue("ranges", [low, high], "the first number must be below the second")
     return low, high
 
 
-def _finite(value: float) -> float:
-    validate.non_negative(ranges=abs(value))  # finite, of either sign
-    return float(value) + 0.0  # −0.0 becomes 0.0, so that the seal is the same
+def _finite_float(value: float) -> float:
+    validate.non_negative(ranges=abs(value))  # a finite number of either sign
+    return float(value) + 0.0  # −0.0 becomes 0.0, so that both give the same seal
 
 
 @dataclass(frozen=True, slots=True)
 class Task:
     """The data, the model, and the training of a client and of the server.
 
-    If ``local_steps`` is 1, a client reports one gradient. If it is larger, the client makes so
+    If ``local_steps`` is 1, a client reports one gradient. If it is larger, the client makes this
     many training steps of size s = ``local_step_size``, and reports (start − end) / s, where start
     and end are the models before and after its steps. This is a sum of gradients. A ``local_rate``
     of 1 is the default, and stored as None. ``features`` are computed from each example before
-    learning. If it is None, the values of the data are used as they are.
+    training. If ``features`` is None, the values of the data are used as they are.
 
     >>> Task("patients", "linear", Optimizer(rate=0.5))
     Traceback (most recent call last):
@@ -268,7 +276,7 @@ class Task:
             object.__setattr__(self, "data", str(self.data))
         if self.model not in list(Model):
             validate.text(model=self.model)
-            if not _FUNCTION.fullmatch(self.model):
+            if not _FUNCTION_PATH.fullmatch(self.model):
                 raise InvalidValue(
                     "model", self.model, f'must be {", ".join(Model)} or "module:function"'
                 )
@@ -283,7 +291,7 @@ class Task:
             return
         validate.positive(local_rate=self.local_rate)
         if self.local_steps == 1:
-            raise InvalidValue("local_rate", self.local_rate, "goes with local_steps above 1")
+            raise InvalidValue("local_rate", self.local_rate, "requires local_steps above 1")
         rate = float(self.local_rate)
         object.__setattr__(self, "local_rate", None if rate == 1.0 else rate)
 

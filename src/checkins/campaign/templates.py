@@ -1,7 +1,7 @@
 """Templates of campaign files, one for each kind of task.
 
-Their values are examples. A comment in the file says that they must be chosen before real people
-take part.
+The values in a template are examples. A comment at its top says that the user must choose values
+before real people take part.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from checkins.campaign.randomizer_config import RandomizerConfig, RandomizerKind
 from checkins.campaign.task import DataFile, DataSet, Model, Optimizer, StepSizes, Task
 
 SCHEDULE = Schedule(datetime(2030, 1, 1, tzinfo=UTC), slot_s=1.0, choose_s=0.3)
-GAUSSIAN = RandomizerConfig(RandomizerKind.GAUSSIAN, clip=1.0, grid=1e-6)
-CHOOSE = (
+GAUSSIAN_RANDOMIZER = RandomizerConfig(RandomizerKind.GAUSSIAN, clip=1.0, grid=1e-6)
+HEAD_COMMENT = (
     "Every value that privacy depends on is in this file. The values marked (choose) decide the",
     "privacy guarantee. They are examples, not advice. Choose them before anyone takes part.",
     "To see the epsilon of this file, and whether it is within the budget:",
@@ -34,7 +34,7 @@ CHOOSE = (
 
 
 class Template(StrEnum):
-    """The kinds of task for which there is a template."""
+    """The names of the templates, one for each kind of task."""
 
     PATIENTS = "patients"
     FASHION_MNIST = "fashion-mnist"
@@ -44,13 +44,13 @@ class Template(StrEnum):
 
 def template_text(template: Template) -> str:
     """Return the text of a template, with comments."""
-    first, campaign = {
+    title, campaign = {
         Template.PATIENTS: _patients,
         Template.FASHION_MNIST: _fashion_mnist,
         Template.SYNTHETIC: _synthetic,
-        Template.FILE: _file,
+        Template.FILE: _data_file,
     }[template]()
-    return campaign_text(campaign, head=(first, *CHOOSE))
+    return campaign_text(campaign, head=(title, *HEAD_COMMENT))
 
 
 def _patients() -> tuple[str, Campaign]:
@@ -58,15 +58,15 @@ def _patients() -> tuple[str, Campaign]:
         200, GaussianNoise(0.1, NoiseAt.CLIENT), capacity=176, population=Population(15_000, 20_000)
     )
     task = Task(DataSet.PATIENTS, Model.LOGISTIC, Optimizer(rate=5.0))
-    first = "One round of training on the records of a clinic. Each patient is one client."
-    return first, _campaign("patients", design, task, population_id="clinic")
+    title = "One round of training on the records of a clinic. Each patient is one client."
+    return title, _campaign("patients", design, task, population_id="clinic")
 
 
 def _fashion_mnist() -> tuple[str, Campaign]:
     design = _design(300, GaussianNoise(1.0, NoiseAt.SERVER))
     task = Task(DataSet.FASHION_MNIST, Model.SOFTMAX, Optimizer(rate=2.0, divide_by=200))
-    first = "60,000 clients with one picture of clothes each. The server adds the noise."
-    return first, _campaign("fashion-mnist", design, task)
+    title = "60,000 clients with one picture of clothes each. The server adds the noise."
+    return title, _campaign("fashion-mnist", design, task)
 
 
 def _synthetic() -> tuple[str, Campaign]:
@@ -81,7 +81,7 @@ def _synthetic() -> tuple[str, Campaign]:
     return "A convex problem with a known optimum. Each report is private by itself.", campaign
 
 
-def _file() -> tuple[str, Campaign]:
+def _data_file() -> tuple[str, Campaign]:
     data = DataFile(
         "records.csv",
         client_column="person",
@@ -91,8 +91,8 @@ def _file() -> tuple[str, Campaign]:
     )
     design = _design(300, GaussianNoise(1.0, NoiseAt.SERVER))
     task = Task(data, Model.LOGISTIC, Optimizer(rate=0.5, divide_by=30))
-    first = "Your own data file. Name its columns in [task.data] below."
-    return first, _campaign("my-campaign", design, task, population_id="my-population")
+    title = "Your own data file. Name its columns in [task.data] below."
+    return title, _campaign("my-campaign", design, task, population_id="my-population")
 
 
 def _design(
@@ -119,7 +119,7 @@ def _campaign(
     *,
     population_id: str | None = None,
     adjacency: Adjacency = Adjacency.ADD_REMOVE,
-    randomizer: RandomizerConfig = GAUSSIAN,
+    randomizer: RandomizerConfig = GAUSSIAN_RANDOMIZER,
 ) -> Campaign:
     budget = Budget(0.5, 1e-6, adjacency)
     return Campaign(name, population_id, budget, design, 1, randomizer, task, SCHEDULE)

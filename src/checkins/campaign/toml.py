@@ -1,8 +1,8 @@
 """Read values of a TOML file by section and key. Errors name the file, the line and the key.
 
-Before a text is parsed, limits on its size and structure are checked in one pass, because a parser
-of TOML needs time that is quadratic in the number of parts of a dotted key, and stack that grows
-with the nesting of brackets. A text within these limits is parsed in a fraction of a second.
+Before a text is parsed, limits on its size and structure are checked in one pass. Without them, a
+TOML parser may need quadratic time for a dotted key with many parts, and a deep stack for nested
+brackets. A text within these limits is parsed in a fraction of a second.
 
 A table inside a section, ``optimizer = { rate = 0.5 }`` or ``[task.optimizer]``, is called the
 section ``task.optimizer`` here. Error messages name its keys as ``[task] optimizer.rate``.
@@ -26,21 +26,21 @@ from checkins import validate
 from checkins.errors import InvalidValue
 
 Value = TypeVar("Value")
-LONGEST_VALUE = 60
-"""Largest number of characters of a value that an error message quotes."""
+LONGEST_QUOTED_VALUE = 60
+"""Largest number of characters of a value in an error message. Longer values are shortened."""
 MOST_BYTES = 200_000
 """Largest number of bytes of a file."""
 MOST_KEYS = 20_000
 """Largest number of keys, tables and arrays of a file."""
-MOST_PARTS = 8
+MOST_DOTTED_KEY_PARTS = 8
 """Largest number of parts of a dotted key, such as task.optimizer.rate."""
 MOST_NESTING = 16
 """Largest depth of brackets inside brackets."""
 
-_KEY = re.compile(r"""^\s*(?:"([^"]*)"|'([^']*)'|([\w-]+))\s*(?:\.\s*([\w-]+)\s*)?=""")
-_NO_VALUE = re.compile(r"^[^=#]*=\s*(?:#.*)?$")
+_KEY_LINE = re.compile(r"""^\s*(?:"([^"]*)"|'([^']*)'|([\w-]+))\s*(?:\.\s*([\w-]+)\s*)?=""")
+_LINE_WITHOUT_VALUE = re.compile(r"^[^=#]*=\s*(?:#.*)?$")
 
-# Strings and comments of the TOML standard. Inside them, nothing is a key or a bracket.
+# One token of TOML. Strings and comments are whole tokens, so brackets in them do not count.
 _TOKEN = re.compile(
     r"""
       (?P<blank> [ \t]++ | \#[^\n]*+ )
@@ -75,14 +75,14 @@ def line_numbers(text: str) -> dict[tuple[str, str], int]:
     section = ""
     for number, line in enumerate(text.splitlines(), start=1):
         if (header := line.strip()).startswith("[") and "]" in header:
-            named = header[1 : header.index("]")]
-            section = ".".join(part.strip().strip("\"'") for part in named.split("."))
+            header_name = header[1 : header.index("]")]
+            section = ".".join(part.strip().strip("\"'") for part in header_name.split("."))
             numbers.setdefault((section, ""), number)
-        elif key := _KEY.match(line):
+        elif key := _KEY_LINE.match(line):
             name = key[1] or key[2] or key[3] or ""
             numbers.setdefault((section, name), number)
-            inner = f"{section}.{name}" if section else name
-            numbers.setdefault((inner, key[4] or ""), number)  # a table, or a dotted key
+            table = f"{section}.{name}" if section else name
+            numbers.setdefault((table, key[4] or ""), number)  # an inline table, or a dotted key
     return numbers
 
 
@@ -116,9 +116,9 @@ class TomlSource:
 
         A text that exceeds the limits of this module is refused before it is parsed.
         """
-        beyond = exceeded_limit(text)
-        if beyond is not None:
-            line, problem = beyond
+        limit_error = exceeded_limit(text)
+        if limit_error is not None:
+            line, problem = limit_error
             raise InvalidCampaign(path if line is None else f"{path}:{line}", None, problem)
         try:
             values = tomllib.loads(text)
@@ -148,17 +148,17 @@ class TomlSource:
         return name in self.values
 
     def get(self, section: str, key: str) -> object:
-        """Return the value of a key, or None."""
+        """Return the value of a key. None if the section does not contain the key."""
         return self.section(section).get(key)
 
-    def need(self, section: str, key: str) -> object:
+    def require(self, section: str, key: str) -> object:
         """Return the value of a key. Raise InvalidCampaign if the key is missing."""
         if key not in self.section(section):
             self.refuse(section, key, "is missing; it has no default")
         return self.section(section)[key]
 
     def number(self, section: str, key: str) -> float:
-        value = self.need(section, key)
+        value = self.require(section, key)
         if isinstance(value, bool) or not isinstance(value, int | float):
             self.refuse(section, key, "must be a number")
         try:
@@ -167,114 +167,117 @@ class TomlSource:
             self.refuse(section, key, "is too large")
 
     def integer(self, section: str, key: str, *, most: int = validate.MOST_SLOTS) -> int:
-        value = self.need(section, key)
+        """Return an integer from 1 to ``most``."""
+        value = self.require(section, key)
         try:
-            validate.count(most=most, whole=value)
+            validate.count(most=most, value=value)
         except InvalidValue as error:
             self.refuse(section, key, error.expected)
         return cast(int, value)
 
     def text(self, section: str, key: str) -> str:
-        return self._of_type(str, section, key, "must be a text in quotes")
+        return self._value_of_type(str, section, key, "must be a text in quotes")
 
     def boolean(self, section: str, key: str) -> bool:
-        return self._of_type(bool, section, key, "must be true or false")
+        return self._value_of_type(bool, section, key, "must be true or false")
 
     def date_time(self, section: str, key: str) -> datetime:
-        """Return a date and time, with or without an offset."""
+        """Return a date and time, with or without an offset from UTC."""
         expected = "must be a date and time, such as 2030-01-01T00:00:00Z"
-        return self._of_type(datetime, section, key, expected)
+        return self._value_of_type(datetime, section, key, expected)
 
-    def _of_type(self, kind: type[Value], section: str, key: str, expected: str) -> Value:
-        value = self.need(section, key)
+    def _value_of_type(self, kind: type[Value], section: str, key: str, expected: str) -> Value:
+        value = self.require(section, key)
         if not isinstance(value, kind):
             self.refuse(section, key, expected)
         return value
 
     def texts(self, section: str, key: str) -> tuple[str, ...]:
-        values = self.need(section, key)
+        values = self.require(section, key)
         if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
             self.refuse(section, key, "must be a list of texts in quotes")
         return tuple(values)
 
     def choice(self, section: str, key: str, choices: type[StrEnum]) -> str:
-        words = [str(choice) for choice in choices]
-        value = self.need(section, key)
-        if value not in words:
-            listed = f"{', '.join(words[:-1])} or {words[-1]}" if words[1:] else f'"{words[0]}"'
+        names = [str(choice) for choice in choices]
+        value = self.require(section, key)
+        if value not in names:
+            listed = f"{', '.join(names[:-1])} or {names[-1]}" if names[1:] else f'"{names[0]}"'
             self.refuse(section, key, f"must be {listed}")
         return str(value)
 
     def check_keys(self, section: str, known: Set[str]) -> None:
-        """Raise InvalidCampaign for an unknown key, so that no misspelt key is ignored."""
+        """Raise InvalidCampaign if the section has a key that is not ``known``, such as a typo."""
         for key in self.section(section):
             if key not in known:
-                close = difflib.get_close_matches(key, sorted(known), n=1)
+                similar = difflib.get_close_matches(key, sorted(known), n=1)
                 names = ", ".join(sorted(known))
-                hint = f"did you mean {close[0]}?" if close else f"known: {names}"
+                hint = f"did you mean {similar[0]}?" if similar else f"known: {names}"
                 self.refuse(section, key, f"is not a known key; {hint}")
 
     def refuse(self, section: str, key: str, expected: str) -> NoReturn:
-        raise self.refusal(section, key, expected)
+        """Raise the error of ``error_at``."""
+        raise self.error_at(section, key, expected)
 
-    def refusal(self, section: str, key: str, expected: str) -> InvalidCampaign:
+    def error_at(self, section: str, key: str, expected: str) -> InvalidCampaign:
         """Return an error that names the file, line, section, key and value."""
         value = self.section(section).get(key)
-        line = self._line(section, key)
+        line = self._line_of_key(section, key)
         place = self.path if line is None else f"{self.path}:{line}"
         if section == "" and isinstance(value, dict):
             return InvalidCampaign(f"{place}: [{key}]", None, expected)
-        top, _, inner = section.partition(".")
-        named = f"{inner}.{key}" if inner else key
+        top, _, table = section.partition(".")
+        key_path = f"{table}.{key}" if table else key
         return InvalidCampaign(
-            f"{place}: [{top}] {named}" if section else f"{place}: {key}",
-            None if value is None else shortened(value),
+            f"{place}: [{top}] {key_path}" if section else f"{place}: {key}",
+            None if value is None else short_toml(value),
             expected,
         )
 
-    def _line(self, section: str, key: str) -> int | None:
-        """Return the line of a key, or of the nearest table around it. None if not known."""
+    def _line_of_key(self, section: str, key: str) -> int | None:
+        """Return the line of a key, or of the innermost table around it. None if unknown."""
         if (section, key) in self.lines:
             return self.lines[section, key]
-        around = section or key
-        while around:
-            outer, _, inner = around.rpartition(".")
-            for place in ((around, ""), (outer, inner)):
-                if place in self.lines:
-                    return self.lines[place]
-            around = outer
+        table = section or key
+        while table:
+            outer, _, inner = table.rpartition(".")
+            for section_and_key in ((table, ""), (outer, inner)):
+                if section_and_key in self.lines:
+                    return self.lines[section_and_key]
+            table = outer
         return None
 
 
 def _parser_error(error: ValueError, text: str) -> tuple[int, str]:
-    """Return the line and the reason of a parser's error, in clearer words where possible."""
+    """Return the line and the reason of a parser's error. Some reasons are put more clearly."""
     reason, _, place = str(error).rpartition(" (at ")
     lines = text.rstrip().split("\n")
-    found = re.match(r"line (\d+),", place)
-    line = int(found[1]) if found else len(lines)
-    if line <= len(lines) and _NO_VALUE.match(lines[line - 1]):
+    position = re.match(r"line (\d+),", place)
+    line = int(position[1]) if position else len(lines)
+    if line <= len(lines) and _LINE_WITHOUT_VALUE.match(lines[line - 1]):
         return line, "a value is missing after ="
-    if not found and reason.startswith(("Expected", "Invalid", "Unterminated", "Unclosed")):
+    if not position and reason.startswith(("Expected", "Invalid", "Unterminated", "Unclosed")):
         return line, "the file ends in the middle of a line"
     if reason == "Cannot overwrite a value":
         return line, "this key appears twice"
     return line, reason or str(error)
 
 
-def shortened(value: object) -> str:
+def short_toml(value: object) -> str:
     """Return a value on one line, as TOML writes it. A long value is shortened.
 
-    >>> shortened("fixed"), shortened(True), shortened([1, 2])
+    >>> short_toml("fixed"), short_toml(True), short_toml([1, 2])
     ('"fixed"', 'true', '[1, 2]')
     """
-    text = " ".join(to_toml(value, most=LONGEST_VALUE).split())
-    return text if len(text) <= LONGEST_VALUE else text[: LONGEST_VALUE - 3] + "..."
+    text = " ".join(to_toml(value, max_length=LONGEST_QUOTED_VALUE).split())
+    return text if len(text) <= LONGEST_QUOTED_VALUE else text[: LONGEST_QUOTED_VALUE - 3] + "..."
 
 
-def to_toml(value: object, *, most: int | None = None) -> str:
-    """Return a value in TOML. At most ``most`` items of each text, list and table are written.
+def to_toml(value: object, *, max_length: int | None = None) -> str:
+    """Return a value in TOML.
 
-    If ``most`` is None, everything is written.
+    Of each text, list and table, at most the first ``max_length`` characters or items are written.
+    None means no limit.
 
     >>> to_toml(1e-6), to_toml([1, 2]), to_toml({"kind": "sgd", "nesterov": True})
     ('1e-6', '[1, 2]', '{ kind = "sgd", nesterov = true }')
@@ -287,14 +290,17 @@ def to_toml(value: object, *, most: int | None = None) -> str:
         case float():
             return re.sub(r"e\+?(-?)0*", r"e\1", repr(value))
         case str():
-            return json.dumps(value[:most], ensure_ascii=False)  # JSON and TOML escape alike here
+            return json.dumps(value[:max_length], ensure_ascii=False)  # JSON escapes as TOML does
         case datetime():
             return value.isoformat().replace("+00:00", "Z")
         case list():
-            return f"[{', '.join(to_toml(item, most=most) for item in value[:most])}]"
+            items = (to_toml(item, max_length=max_length) for item in value[:max_length])
+            return f"[{', '.join(items)}]"
         case dict():
-            items = islice(value.items(), most)
-            inside = ", ".join(f"{key} = {to_toml(item, most=most)}" for key, item in items)
+            pairs = islice(value.items(), max_length)
+            inside = ", ".join(
+                f"{key} = {to_toml(item, max_length=max_length)}" for key, item in pairs
+            )
             return f"{{ {inside} }}"
     return str(value)
 
@@ -311,30 +317,32 @@ def exceeded_limit(text: str) -> tuple[int | None, str] | None:
     if len(text) > MOST_BYTES or len(text.encode("utf-8", "surrogatepass")) > MOST_BYTES:
         return None, f"must have at most {MOST_BYTES:,} bytes"
     parts = depth = keys = 0
-    joined = False
+    after_dot = False  # whether the last token was a dot after a part
     for token in _TOKEN.finditer(text):
         kind = token.lastgroup
         if kind == "blank":
             continue
         if kind == "part":
-            parts = parts + 1 if joined else 1
-            joined = False
-            if parts > MOST_PARTS:
-                limit = f"must have at most {MOST_PARTS} parts in a dotted key"
-                return _line_of(text, token), limit
+            parts = parts + 1 if after_dot else 1
+            after_dot = False
+            if parts > MOST_DOTTED_KEY_PARTS:
+                limit = f"must have at most {MOST_DOTTED_KEY_PARTS} parts in a dotted key"
+                return _line_of_token(text, token), limit
             continue
         mark = token[0]
-        joined = mark == "." and parts > 0
-        if not joined:
+        after_dot = mark == "." and parts > 0
+        if not after_dot:
             parts = 0
         keys += mark in "=["
         depth += (mark in "[{") - (mark in "]}")
         if depth > MOST_NESTING:
-            return _line_of(text, token), "is nested too deeply"
+            return _line_of_token(text, token), "is nested too deeply"
         if keys > MOST_KEYS:
-            return _line_of(text, token), f"must have at most {MOST_KEYS:,} keys, tables and arrays"
+            return _line_of_token(
+                text, token
+            ), f"must have at most {MOST_KEYS:,} keys, tables and arrays"
     return None
 
 
-def _line_of(text: str, token: re.Match[str]) -> int:
+def _line_of_token(text: str, token: re.Match[str]) -> int:
     return text.count("\n", 0, token.start()) + 1

@@ -202,10 +202,10 @@ def split_run_from_url(given: GivenOptions) -> tuple[str, GivenOptions]:
 def fetch_checked_campaign(url: str, given: GivenOptions) -> CampaignView:
     """Fetch the campaign to join. Raise if its seal is not the one of ``--seal``."""
     from checkins.client import fetch_campaign
-    from checkins.validate import installed
+    from checkins.validate import import_optional
 
     for name in ("httpx", "safetensors"):
-        installed(name, extra="client", wanted_by=url, setting="url")
+        import_optional(name, extra="client", value=url, setting="url")
     with errors_as_option_errors(given):
         view = fetch_campaign(url, given.texts.get("campaign"))
         view.check(seal=given.texts.get("seal"))

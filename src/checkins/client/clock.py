@@ -10,7 +10,7 @@ import secrets
 import time
 from dataclasses import dataclass
 
-from checkins.protocol.participant import COIN
+from checkins.protocol.participant import COIN_RANGE
 
 MAX_CLOCK_DRIFT = 2e-4
 """Largest assumed clock drift in seconds per second, ten times that of a cheap quartz clock."""
@@ -69,7 +69,7 @@ class DeviceRandomness:
 
     def coin(self) -> int:
         """Return an integer uniform on [0, 2^64). It decides whether the device takes part."""
-        return secrets.randbelow(COIN)
+        return secrets.randbelow(COIN_RANGE)
 
     def pick(self, size: int) -> int:
         """Return an integer uniform on [0, size): the index of a slot in the window."""

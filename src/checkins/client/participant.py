@@ -239,7 +239,7 @@ def _open_runs(response: Response) -> list[tuple[int, str]] | None:
         return listing and [
             (int(run["run"]), str(run["id"]))
             for run in listing["campaigns"]
-            if run["status"] not in wire.OVER
+            if run["status"] not in wire.FINISHED_STATUSES
         ]
     except (KeyError, TypeError, ValueError):
         return None

@@ -121,7 +121,7 @@ class Participation:
             event = events.Draw(
                 coin=self._randomness.coin(),
                 pick=self._randomness.pick(len(self._machine.window)),
-                now=self._view.timetable.first_open(self._service.server_s()),
+                first_open_slot=self._view.timetable.first_open_slot(self._service.server_s()),
             )
         else:
             yield self._log("restarted", slot=self._saved.slot)
@@ -285,7 +285,7 @@ class Participation:
 
     def _await_outcome(self, receipt: str) -> Flow[Event]:
         """Ask with a long poll whether the device was chosen. If it was, fetch the model."""
-        slot = self._machine.current_slot
+        slot = self._machine.drawn_slot
         choice_s = self._view.timetable.chooses(slot)
         if choice_s - self._service.server_s() > MAX_POLL_S:
             yield from self._sleep_until(choice_s - 5.0)  # the outcome is not known earlier

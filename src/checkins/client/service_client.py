@@ -104,7 +104,7 @@ def report_request(
 ) -> Request:
     """Build the request that uploads a report. A retry sends the same bytes."""
     path = wire.REPORT_PATH.format(run=run_id, slot=slot)
-    headers = wire.bearer(receipt) | {"Content-Type": wire.BYTES}
+    headers = wire.bearer(receipt) | {"Content-Type": wire.BYTES_TYPE}
     return Request(RequestKind.REPORT, "PUT", path, timeout_s, headers, report)
 
 

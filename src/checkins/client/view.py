@@ -14,7 +14,7 @@ from checkins.campaign import Campaign, campaign_from_canonical
 from checkins.campaign.model import seal_of
 from checkins.client.actions import CampaignRefused
 from checkins.errors import CheckinsError
-from checkins.ledger.entry import MOST_NUMBERS, SHA256
+from checkins.ledger.entry import MOST_NUMBERS, SHA256_PATTERN
 from checkins.protocol import wire
 from checkins.protocol.rules import sampler_of
 from checkins.protocol.schedule import RunSchedule
@@ -55,7 +55,7 @@ class CampaignView:
     @property
     def over(self) -> bool:
         """Whether the run has no further slots."""
-        return self.status in wire.OVER
+        return self.status in wire.FINISHED_STATUSES
 
     @property
     def dimension(self) -> int:
@@ -147,7 +147,7 @@ def parse_view(body: bytes) -> CampaignView:
 
 
 def _checked_hash(text: object) -> str:
-    if not isinstance(text, str) or not SHA256.fullmatch(text):
+    if not isinstance(text, str) or not SHA256_PATTERN.fullmatch(text):
         raise ValueError("the head of a ledger is 64 hexadecimal digits")
     return text
 

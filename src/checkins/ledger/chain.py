@@ -1,7 +1,8 @@
 """The hash chain of a ledger: the order in which entries are allowed, and the hash of the last.
 
 One ledger belongs to one population. Its campaigns run one after another, and have the same
-``population_id``, delta and adjacency, so that their epsilons can be composed (invariant 9).
+``population_id``, delta and adjacency, so that their epsilons can be composed (invariant 9 of
+docs/invariants.md).
 
     opened, slot 1, slot 2, ..., slot k, closed,   opened, slot 1, ...
 
@@ -56,8 +57,8 @@ class Run:
 class Ledger:
     """The state after the last entry of a chain.
 
-    ``head`` is the hash of the last entry. ``running`` is the run in progress, None if there is
-    none. ``closed`` are the runs that are over.
+    ``entries`` is the number of entries. ``head`` is the hash of the last entry. ``running`` is the
+    run in progress, or None. ``closed`` are the runs that are over.
 
     >>> Ledger().head == "0" * 64
     True
@@ -85,7 +86,7 @@ class Ledger:
         return next((run.filter for run in self.runs if run.filter is not None), Filter())
 
     def opening(self, campaign: Campaign, *, model: ArrayLike, simulated: bool = False) -> Opened:
-        """Return the entry that opens the next run of a campaign."""
+        """Return the entry that opens the next run of a campaign, with its initial ``model``."""
         seal = campaign.seal
         return Opened(
             campaign.canonical(),
@@ -102,14 +103,14 @@ class Ledger:
     def append(self, entry: Entry) -> tuple[Ledger, bytes]:
         """Return the state after one more entry, and the line to write for the entry."""
         line = Line.of(entry, number=self.entries + 1, previous=self.head)
-        return self._after(line), line.written
+        return self._after_line(line), line.content
 
-    def read(self, written: bytes) -> tuple[Ledger, Entry]:
+    def read(self, content: bytes) -> tuple[Ledger, Entry]:
         """Return the state after one more line of a file, and the entry of that line.
 
-        Raise InvalidLedger if the line is invalid or cannot follow the last one.
+        Raise InvalidLedger if the line is invalid or cannot follow the last line.
         """
-        line = Line.parse(written)
+        line = Line.parse(content)
         if line.number != self.entries + 1:
             raise InvalidLedger(
                 f"is entry {line.number}, but entry {self.entries + 1} is next:"
@@ -117,15 +118,15 @@ class Ledger:
             )
         if line.previous != self.head:
             raise InvalidLedger("does not continue the line before it: one of the two was replaced")
-        return self._after(line), line.entry
+        return self._after_line(line), line.entry
 
-    def _after(self, line: Line) -> Ledger:
+    def _after_line(self, line: Line) -> Ledger:
         entry = line.entry
         after = replace(self, entries=line.number, head=line.hash)
         if isinstance(entry, Opened):
             return replace(after, running=self._open_run(entry))
         if self.running is None:
-            raise InvalidLedger("no campaign is open here: a campaign must be opened first")
+            raise InvalidLedger("no campaign is open: a campaign must be opened first")
         if isinstance(entry, SlotClosed):
             return replace(after, running=_after_slot(self.running, entry))
         _check_closed(self.running, entry)
@@ -133,7 +134,7 @@ class Ledger:
 
     def _open_run(self, entry: Opened) -> Run:
         if self.running is not None:
-            raise InvalidLedger("another campaign is still open: it must be closed first")
+            raise InvalidLedger("the previous campaign is still open: it must be closed first")
         run = Run(
             _campaign_of(entry),
             entry.seal,
@@ -147,7 +148,7 @@ class Ledger:
             raise InvalidLedger(f"is run {run.number} of this campaign, but {expected} is next")
         if run.number > run.campaign.repeats:
             raise InvalidLedger(
-                f"this campaign already ran {run.campaign.repeats} times, and repeats is sealed"
+                f"this campaign already ran {run.campaign.repeats} times, as often as it declares"
             )
         if run.campaign.task is None or (run.campaign.missing and not run.simulated):
             raise InvalidLedger(
@@ -156,7 +157,7 @@ class Ledger:
         if run.campaign.randomizer.kind is RandomizerKind.PRIVUNIT and not run.simulated:
             raise InvalidLedger("privunit has no exact device sampler: it can only be simulated")
         if self.closed:
-            _check_shared(self.closed[0], run)
+            _check_composable(self.closed[0], run)
             self._check_filter(run)
         return run
 
@@ -199,23 +200,24 @@ def _campaign_of(entry: Opened) -> Campaign:
     return campaign
 
 
-def _check_shared(before: Run, run: Run) -> None:
-    """Raise InvalidLedger if ``run`` cannot be composed with the first run (invariant 9)."""
-    ours, theirs = before.campaign, run.campaign
-    if theirs.population_id != ours.population_id:
+def _check_composable(first_run: Run, run: Run) -> None:
+    """Raise InvalidLedger if ``run`` cannot be composed with the first run of the ledger."""
+    first, campaign = first_run.campaign, run.campaign
+    if campaign.population_id != first.population_id:
         raise InvalidLedger(
-            f"population_id is {theirs.population_id!r}, but the ledger is"
-            f" for {ours.population_id!r}: another population needs another ledger"
+            f"population_id is {campaign.population_id!r}, but the ledger is"
+            f" for {first.population_id!r}: another population needs another ledger"
         )
-    if ours.population_id is None and run.seal != before.seal:
+    if first.population_id is None and run.seal != first_run.seal:
         raise InvalidLedger("campaigns without a population_id cannot share a ledger")
     for name in ("delta", "adjacency"):
-        if getattr(theirs.budget, name) != getattr(ours.budget, name):
+        value, expected = getattr(campaign.budget, name), getattr(first.budget, name)
+        if value != expected:
             raise InvalidLedger(
-                f"{name} is {getattr(theirs.budget, name)}, but the ledger is"
-                f" for {getattr(ours.budget, name)}: such campaigns cannot be composed"
+                f"{name} is {value}, but the ledger is for {expected}:"
+                " campaigns with different values cannot be composed"
             )
-    if run.simulated != before.simulated:
+    if run.simulated != first_run.simulated:
         raise InvalidLedger("real and simulated campaigns cannot share a ledger")
 
 
@@ -233,20 +235,20 @@ def _check_slot(run: Run, entry: SlotClosed) -> None:
         if run.slots_closed == run.campaign.design.slots:
             expected = f"all {run.slots_closed:,} slots are over"
         raise InvalidLedger(f"is slot {entry.slot}, but {expected}")
-    averaged = run.campaign.design.protocol is Protocol.AVERAGED
-    if (entry.contributors is not None) != averaged:
+    is_averaged = run.campaign.design.protocol is Protocol.AVERAGED
+    if (entry.contributors is not None) != is_averaged:
         raise InvalidLedger(
             "averaged updates need the number of contributors"
-            if averaged
+            if is_averaged
             else f"the {run.campaign.design.protocol} protocol has no number of contributors"
         )
-    empty = entry.contributors == 0 if averaged else entry.slot <= run.campaign.warm_up
-    if (entry.total is None) != empty:
+    is_empty = entry.contributors == 0 if is_averaged else entry.slot <= run.campaign.warm_up
+    if (entry.total is None) != is_empty:
         raise InvalidLedger(
-            "nobody contributed, so there is no total"
-            if empty and averaged
-            else f"the server warms up until slot {run.campaign.warm_up}, so there is no total"
-            if empty
+            "no client contributed, so the total must be null"
+            if is_empty and is_averaged
+            else f"the warm-up lasts until slot {run.campaign.warm_up}, so the total must be null"
+            if is_empty
             else "the total is missing"
         )
     if entry.total is not None and len(entry.total) != 8 * run.dimension:
@@ -272,5 +274,5 @@ def _check_closed(run: Run, entry: Closed) -> None:
         if entry.certificate[name] != getattr(run.campaign.budget, name):
             raise InvalidLedger(
                 f"the certificate is for {name} = {entry.certificate[name]},"
-                f" but the budget is for {getattr(run.campaign.budget, name)}"
+                f" but the budget has {getattr(run.campaign.budget, name)}"
             )

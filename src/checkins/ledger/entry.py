@@ -2,12 +2,14 @@
 
 A campaign has one ``Opened`` entry, then one ``SlotClosed`` entry for each slot, then one
 ``Closed`` entry. An entry contains no client, token, receipt or time of a check-in (invariants 7
-and 8). It contains the sum of a slot's reports and the hash of the model computed from that sum.
+and 8 of docs/invariants.md). It contains the sum of a slot's reports, and the hash of the model
+that was computed from this sum.
 
 Canonical JSON has sorted keys, no spaces, only ASCII, numbers as Python prints them, and one
 newline at the end. Every other spelling of the same content is refused, so that no byte of a ledger
 can be changed. The field ``hash`` is the SHA-256 of the canonical line without this field. The
-field ``previous`` is the hash of the line before, so the lines form a chain.
+field ``previous`` is the hash of the line before, so the lines form a chain. A filter is the rule
+that composes campaigns whose parameters may have been chosen after earlier releases.
 """
 
 from __future__ import annotations
@@ -32,17 +34,20 @@ from checkins.accounting.filters import Filter
 from checkins.errors import CheckinsError, InvalidValue
 
 MOST_NUMBERS = 2**24
-"""Largest number of parameters of a model. The ledger line of such a model has 180 MB."""
+"""Largest number of parameters of a model. A ledger line with such a model has 180 MB."""
 
-SHA256 = re.compile(r"[0-9a-f]{64}")
-SEAL = re.compile(r"sha256:[0-9a-f]{64}")
+SHA256_PATTERN = re.compile(r"[0-9a-f]{64}")
+SEAL_PATTERN = re.compile(r"sha256:[0-9a-f]{64}")
 
 SCHEMA = 1
+"""The version of the format of ledgers."""
 FIRST_PREVIOUS = "0" * 64
-"""The field ``previous`` of the first line."""
+"""The field ``previous`` of the first line, which has no line before it."""
 
 MOST_LINE_BYTES = 12 * MOST_NUMBERS
-LONGEST_VALUE = 60
+"""Largest size of a line in bytes. Base64 needs 10.7 bytes for each number of a model."""
+LONGEST_QUOTED_VALUE = 60
+"""Largest number of characters of a value in an error message. Longer values are shortened."""
 
 COMMON_FIELDS = frozenset({"kind", "entry", "previous", "hash"})
 """The fields of every entry: its kind, its number, the hash of the line before, and its hash."""
@@ -55,10 +60,10 @@ FIELDS: Mapping[str, frozenset[str]] = {
 }
 """The fields of each kind of entry, in addition to ``COMMON_FIELDS``."""
 
-OPTIONAL = frozenset({"contributors", "filter"})
+OPTIONAL_FIELDS = frozenset({"contributors", "filter"})
 """Fields that are left out (never null) if an entry has no value for them."""
 
-Choice = TypeVar("Choice", bound=StrEnum)
+Enumeration = TypeVar("Enumeration", bound=StrEnum)
 
 
 class InvalidLedger(CheckinsError):
@@ -78,6 +83,7 @@ class NumberType(StrEnum):
 
     @property
     def little_endian(self) -> str:
+        """The name of the little-endian type in numpy."""
         return "<i8" if self is NumberType.INT64 else "<f8"
 
 
@@ -93,8 +99,8 @@ class Opened:
     """The entry that opens a campaign: its sealed parameters and its initial model.
 
     ``campaign`` is the canonical text whose hash is ``seal``. ``run`` counts the repeats of one
-    campaign from 1. ``pack_numbers`` makes ``model``. ``filter`` is the rule that composes
-    this campaign with earlier ones. It is None in ledgers that began without a filter.
+    campaign from 1. ``model`` contains the parameters as ``pack_numbers`` returns them. ``filter``
+    composes this campaign with earlier campaigns. It is None in a ledger without a filter.
     """
 
     kind: ClassVar[str] = "opened"
@@ -109,7 +115,7 @@ class Opened:
 
     def __post_init__(self) -> None:
         validate.one_of(str, campaign=self.campaign)
-        _require_match(SEAL, "must be sha256: and 64 hexadecimal digits", seal=self.seal)
+        _require_match(SEAL_PATTERN, "must be sha256: and 64 hexadecimal digits", seal=self.seal)
         validate.count(most=validate.MOST_CAMPAIGNS, run=self.run)
         validate.one_of(bool, simulated=self.simulated)
         validate.one_of((Filter, type(None)), filter=self.filter)
@@ -147,10 +153,10 @@ class SlotClosed:
 
     def __post_init__(self) -> None:
         validate.count(slot=self.slot)
-        _require_match(SHA256, "must be 64 hexadecimal digits", model_hash=self.model_hash)
+        _require_match(SHA256_PATTERN, "must be 64 hexadecimal digits", model_hash=self.model_hash)
         validate.one_of((NumberType, type(None)), dtype=self.dtype)
         if (self.total is None) != (self.dtype is None):
-            raise InvalidValue("dtype", self.dtype, "goes with a total: both or none must be null")
+            raise InvalidValue("dtype", self.dtype, "must be null if and only if total is null")
         if self.total is not None and self.dtype is not None:
             _check_numbers("total", self.total, self.dtype)
         if self.contributors is not None and (self.contributors != 0 or self.contributors is False):
@@ -213,8 +219,8 @@ def hash_model(model: ArrayLike) -> str:
 
 
 def _check_numbers(name: str, content: bytes, dtype: NumberType) -> None:
-    whole = isinstance(content, bytes) and len(content) % 8 == 0
-    if not whole or not 8 <= len(content) <= 8 * MOST_NUMBERS:
+    is_whole = isinstance(content, bytes) and len(content) % 8 == 0
+    if not is_whole or not 8 <= len(content) <= 8 * MOST_NUMBERS:
         raise InvalidValue(name, "...", f"must be 1 to {MOST_NUMBERS:,} numbers of 8 bytes each")
     if dtype is NumberType.FLOAT64 and not np.isfinite(np.frombuffer(content, dtype="<f8")).all():
         raise InvalidValue(name, "...", "must be finite numbers")
@@ -246,44 +252,48 @@ def _checked_certificate(certificate: object) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """An entry with its number and hashes. ``written`` is the whole line with its newline."""
+    """An entry with its number, its hash and the hash of the ``previous`` line.
+
+    ``content`` is the whole line with its newline.
+    """
 
     entry: Entry
     number: int
     previous: str
     hash: str
-    written: bytes = field(repr=False)
+    content: bytes = field(repr=False)
 
     @classmethod
     def of(cls, entry: Entry, *, number: int, previous: str) -> Line:
         """Return the line of an entry."""
-        fields = {"entry": number, "previous": previous, **_content(entry)}
+        fields = {"entry": number, "previous": previous, **_fields_of(entry)}
+        # Keys are sorted, so the field "hash" is between the fields before and after it.
         before = _canonical({name: fields[name] for name in fields if name < "hash"})
         after = _canonical({name: fields[name] for name in fields if name > "hash"})
         digest = hashlib.sha256(b"%b,%b" % (before[:-1], after[1:])).hexdigest()
-        written = b'%b,"hash":"%b",%b\n' % (before[:-1], digest.encode("ascii"), after[1:])
-        return cls(entry, number, previous, digest, written)
+        content = b'%b,"hash":"%b",%b\n' % (before[:-1], digest.encode("ascii"), after[1:])
+        return cls(entry, number, previous, digest, content)
 
     @classmethod
-    def parse(cls, written: bytes) -> Line:
-        """Parse a line. Raise InvalidLedger if its spelling is not canonical or its hash wrong."""
-        found = _parse_json(written)
+    def parse(cls, content: bytes) -> Line:
+        """Parse a line. Raise InvalidLedger if it is not canonical JSON or its hash is wrong."""
+        fields = _parse_json(content)
         try:
-            entry = _entry(found)
+            entry = _entry_of(fields)
         except InvalidValue as error:
-            value = "" if error.value is None else f" = {_quoted(error.value)}"
+            value = "" if error.value is None else f" = {_short_repr(error.value)}"
             raise InvalidLedger(f"{error.name}{value}: {error.expected}") from error
-        number, previous = found["entry"], found["previous"]
+        number, previous = fields["entry"], fields["previous"]
         if isinstance(number, bool) or not isinstance(number, int):
             raise InvalidLedger("entry must be an integer")
-        if not isinstance(previous, str) or not SHA256.fullmatch(previous):
+        if not isinstance(previous, str) or not SHA256_PATTERN.fullmatch(previous):
             raise InvalidLedger("previous must be 64 hexadecimal digits")
         line = cls.of(entry, number=number, previous=previous)
-        if found["hash"] != line.hash:
+        if fields["hash"] != line.hash:
             raise InvalidLedger("its hash does not match its content: the line was changed")
-        if line.written != written:
+        if line.content != content:
             raise InvalidLedger(
-                "is not spelled as it was written: with sorted keys, no spaces, shortest numbers"
+                "is not canonical JSON: with sorted keys, without spaces, with shortest numbers"
             )
         return line
 
@@ -293,7 +303,7 @@ def _canonical(fields: Mapping[str, object]) -> bytes:
     return text.encode("ascii")
 
 
-def _content(entry: Entry) -> dict[str, object]:
+def _fields_of(entry: Entry) -> dict[str, object]:
     """Return the fields of an entry as JSON values. Bytes are written in base64."""
     values = {name: getattr(entry, name) for name in FIELDS[entry.kind]}
     for name, value in values.items():
@@ -301,98 +311,98 @@ def _content(entry: Entry) -> dict[str, object]:
             values[name] = base64.b64encode(value).decode("ascii")
         elif isinstance(value, Filter):
             values[name] = str(value)
-    absent = {name for name in OPTIONAL & values.keys() if values[name] is None}
+    absent = {name for name in OPTIONAL_FIELDS & values.keys() if values[name] is None}
     return {"kind": entry.kind} | {name: values[name] for name in values.keys() - absent}
 
 
-def _entry(found: Mapping[str, Any]) -> Entry:
-    kind = found.get("kind")
+def _entry_of(fields: Mapping[str, Any]) -> Entry:
+    kind = fields.get("kind")
     if not isinstance(kind, str) or kind not in FIELDS:
         raise InvalidLedger(f"kind must be one of {', '.join(FIELDS)}")
     known = FIELDS[kind] | COMMON_FIELDS
-    for name in found.keys() - known:
-        raise InvalidLedger(f"{_quoted(name)} is not a field of an entry of the kind {kind}")
-    for name in sorted(known - found.keys() - OPTIONAL):
+    for name in fields.keys() - known:
+        raise InvalidLedger(f"{_short_repr(name)} is not a field of an entry of the kind {kind}")
+    for name in sorted(known - fields.keys() - OPTIONAL_FIELDS):
         raise InvalidLedger(f"{name} is missing")
     if kind == "opened":
-        return _opened(found)
+        return _opened_entry(fields)
     if kind == "closed":
-        return Closed(_choice(Reason, "reason", found), found["certificate"])
-    if found.get("contributors", 0) is None:
+        return Closed(_enum_member(Reason, "reason", fields), fields["certificate"])
+    if fields.get("contributors", 0) is None:
         raise InvalidLedger("contributors must be an integer, or absent")
     return SlotClosed(
-        found["slot"],
-        None if found["total"] is None else _decode_base64("total", found),
-        None if found["dtype"] is None else _choice(NumberType, "dtype", found),
-        found["model_hash"],
-        found.get("contributors"),
+        fields["slot"],
+        None if fields["total"] is None else _decode_base64("total", fields),
+        None if fields["dtype"] is None else _enum_member(NumberType, "dtype", fields),
+        fields["model_hash"],
+        fields.get("contributors"),
     )
 
 
-def _opened(found: Mapping[str, Any]) -> Opened:
-    if found["schema"] != SCHEMA or isinstance(found["schema"], bool):
+def _opened_entry(fields: Mapping[str, Any]) -> Opened:
+    if fields["schema"] != SCHEMA or isinstance(fields["schema"], bool):
         raise InvalidLedger(f"schema must be {SCHEMA}; a newer version may read this ledger")
     opened = Opened(
-        found["campaign"],
-        found["seal"],
-        found["run"],
-        _decode_base64("model", found),
-        found["simulated"],
-        Filter.parse(found["filter"]) if "filter" in found else None,
+        fields["campaign"],
+        fields["seal"],
+        fields["run"],
+        _decode_base64("model", fields),
+        fields["simulated"],
+        Filter.parse(fields["filter"]) if "filter" in fields else None,
     )
-    if found["model_hash"] != opened.model_hash:
+    if fields["model_hash"] != opened.model_hash:
         raise InvalidLedger("model_hash is not the hash of the model")
     return opened
 
 
-def _choice(choices: type[Choice], name: str, found: Mapping[str, Any]) -> Choice:
-    if found[name] not in [str(choice) for choice in choices]:
-        raise InvalidLedger(f"{name} must be {' or '.join(choices)}")
-    return choices(found[name])
+def _enum_member(kind: type[Enumeration], name: str, fields: Mapping[str, Any]) -> Enumeration:
+    if fields[name] not in [str(member) for member in kind]:
+        raise InvalidLedger(f"{name} must be {' or '.join(kind)}")
+    return kind(fields[name])
 
 
-def _decode_base64(name: str, found: Mapping[str, Any]) -> bytes:
+def _decode_base64(name: str, fields: Mapping[str, Any]) -> bytes:
     try:
-        return base64.b64decode(found[name], validate=True)
+        return base64.b64decode(fields[name], validate=True)
     except (binascii.Error, TypeError, ValueError):
         raise InvalidLedger(f"{name} must be base64") from None
 
 
-def _parse_json(written: bytes) -> Mapping[str, Any]:
+def _parse_json(content: bytes) -> Mapping[str, Any]:
     """Parse the JSON object of a line. Refuse duplicate keys, NaN and infinity."""
-    if len(written) > MOST_LINE_BYTES:
+    if len(content) > MOST_LINE_BYTES:
         raise InvalidLedger(f"is longer than {MOST_LINE_BYTES:,} bytes")
     try:
-        text = written.decode("ascii")
+        text = content.decode("ascii")
     except UnicodeDecodeError as error:
         raise InvalidLedger(f"is not ASCII text at byte {error.start + 1}") from None
     try:
-        found = json.loads(
+        fields = json.loads(
             text, object_pairs_hook=_refuse_duplicates, parse_constant=_refuse_constant
         )
     except json.JSONDecodeError as error:
         raise InvalidLedger(f"is not JSON: {error.msg} at column {error.colno}") from None
     except RecursionError:
         raise InvalidLedger("is nested too deeply") from None
-    except ValueError:  # the number has more digits than Python converts
-        raise InvalidLedger("holds a number that is too large") from None
-    if not isinstance(found, dict):
+    except ValueError:  # a number with more digits than Python converts
+        raise InvalidLedger("contains a number that is too large") from None
+    if not isinstance(fields, dict):
         raise InvalidLedger("must be a JSON object")
-    return found
+    return fields
 
 
 def _refuse_duplicates(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
-        raise InvalidLedger("holds the same key twice")
-    return found
+    fields = dict(pairs)
+    if len(fields) != len(pairs):
+        raise InvalidLedger("contains the same key twice")
+    return fields
 
 
-def _refuse_constant(word: str) -> NoReturn:
-    raise InvalidLedger(f"contains {word}, which is not a number")
+def _refuse_constant(name: str) -> NoReturn:
+    raise InvalidLedger(f"contains {name}, which is not a finite number")
 
 
-def _quoted(value: object) -> str:
+def _short_repr(value: object) -> str:
     """Return a value for an error message. A long value is shortened."""
     text = repr(value)
-    return text if len(text) <= LONGEST_VALUE else text[: LONGEST_VALUE - 3] + "..."
+    return text if len(text) <= LONGEST_QUOTED_VALUE else text[: LONGEST_QUOTED_VALUE - 3] + "..."

@@ -24,7 +24,7 @@ from checkins.ledger.chain import Ledger
 from checkins.ledger.entry import MOST_LINE_BYTES, Entry, InvalidLedger, SlotClosed
 from checkins.ledger.spending import affordable_slots
 
-NAME = "ledger.jsonl"
+LEDGER_NAME = "ledger.jsonl"
 
 
 class LedgerBusy(CheckinsError):
@@ -34,7 +34,7 @@ class LedgerBusy(CheckinsError):
 def ledger_path(place: str | Path) -> Path:
     """Return the path of the ledger file. ``place`` is its folder or the file itself."""
     path = Path(place)
-    return path / NAME if path.is_dir() else path
+    return path / LEDGER_NAME if path.is_dir() else path
 
 
 def lines(path: str | Path) -> Iterator[bytes]:
@@ -43,23 +43,23 @@ def lines(path: str | Path) -> Iterator[bytes]:
         while line := file.readline(MOST_LINE_BYTES + 1):
             yield line
             if len(line) > MOST_LINE_BYTES:
-                return  # the reader refuses a line of this length, so do not load the rest
+                return  # Line.parse refuses a line of this length, so its rest is not read
 
 
 class LedgerFile:
     """A ledger file that is open for appending, as a context manager.
 
     ``ledger`` is the state after the last complete line. ``torn`` is the incomplete last line that
-    a crash left. It is empty if the last line is complete.
+    a crash left behind. It is empty if the last line is complete.
     """
 
     def __init__(self, place: str | Path) -> None:
         self.path = ledger_path(place)
         self.torn = b""
-        self._end = 0
-        self._broken = False
-        self._affordable: tuple[Campaign, int] | None = None
-        self._descriptor = _locked(self.path)
+        self._complete_bytes = 0  # the size of all complete lines
+        self._is_unusable = False
+        self._affordable_slots: tuple[Campaign, int] | None = None  # cached for the run in progress
+        self._descriptor = _open_and_lock(self.path)
         try:
             self.ledger = self._read()
         except BaseException:
@@ -67,28 +67,29 @@ class LedgerFile:
             raise
 
     def append(self, entry: Entry) -> None:
-        """Append an entry. It survives a crash that comes after the return (invariant 5)."""
-        if self._broken:
-            raise InvalidLedger("an append failed: open the ledger again", place=str(self.path))
+        """Append an entry. It survives any crash after the return."""
+        if self._is_unusable:
+            problem = "an earlier append failed: open the ledger again"
+            raise InvalidLedger(problem, place=str(self.path))
         ledger, line = self.ledger.append(entry)
         if isinstance(entry, SlotClosed):
-            self._refuse_overspending(entry.slot)
-        self._broken = True  # until the line is on the disk, the state of the file is unknown
-        if self.torn:
-            durable_file.truncate(self._descriptor, self._end)  # before the new line is written
+            self._check_budget(entry.slot)
+        self._is_unusable = True  # until the line is on the disk
+        if self.torn:  # remove the torn line before the new line is written
+            durable_file.truncate(self._descriptor, self._complete_bytes)
             self.torn = b""
         try:
             durable_file.write_whole(self._descriptor, line)
         except OSError:  # for example a full disk: remove the torn line if possible
-            durable_file.truncate(self._descriptor, self._end)
-            self._broken = False
+            durable_file.truncate(self._descriptor, self._complete_bytes)
+            self._is_unusable = False
             raise
         os.fsync(self._descriptor)
-        self._broken = False
-        self._end += len(line)
+        self._is_unusable = False
+        self._complete_bytes += len(line)
         self.ledger = ledger
 
-    def _refuse_overspending(self, slot: int) -> None:
+    def _check_budget(self, slot: int) -> None:
         """Raise InvalidLedger if the budget does not allow the slot.
 
         The server releases the model of a slot after the entry of the slot is appended, so the
@@ -97,13 +98,13 @@ class LedgerFile:
         run = self.ledger.running
         if run is None:
             return
-        if self._affordable is None or self._affordable[0] is not run.campaign:
-            self._affordable = (run.campaign, affordable_slots(self.ledger))
-        most = self._affordable[1]
-        if slot > most:
+        if self._affordable_slots is None or self._affordable_slots[0] is not run.campaign:
+            self._affordable_slots = (run.campaign, affordable_slots(self.ledger))
+        affordable = self._affordable_slots[1]
+        if slot > affordable:
             raise InvalidLedger(
                 f"the budget, epsilon = {run.campaign.budget.epsilon!r}, allows"
-                f" {most:,} of {run.campaign.design.slots:,} slots: close the campaign",
+                f" {affordable:,} of {run.campaign.design.slots:,} slots: close the campaign",
                 place=str(self.path),
             )
 
@@ -112,7 +113,7 @@ class LedgerFile:
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
-        self._broken = True
+        self._is_unusable = True
 
     def __enter__(self) -> Self:
         return self
@@ -130,22 +131,22 @@ class LedgerFile:
                 ledger, _ = ledger.read(line)
             except InvalidLedger as error:
                 raise InvalidLedger(error.problem, place=f"{self.path}:{number}") from error
-            self._end += len(line)
+            self._complete_bytes += len(line)
         return ledger
 
 
-def _locked(path: Path) -> int:
-    """Open a file for appending and lock it. Create it, durably, if there is none."""
+def _open_and_lock(path: Path) -> int:
+    """Open a file for appending and lock it. If there is none, create it durably."""
     import fcntl  # imported here, so that ledgers can be read on systems without fcntl
 
     flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
     descriptor = os.open(path, flags, 0o644)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        found = os.fstat(descriptor)
-        if not os.path.samestat(found, os.stat(path)):
+        status = os.fstat(descriptor)
+        if not os.path.samestat(status, os.stat(path)):
             raise OSError(errno.EWOULDBLOCK, "was replaced while it was opened")
-        if found.st_size == 0:
+        if status.st_size == 0:
             durable_file.sync_folder(path.parent)
     except OSError as error:
         os.close(descriptor)

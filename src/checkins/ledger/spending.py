@@ -1,9 +1,10 @@
 """Compute the epsilon of the runs of a ledger.
 
-A run that used all its slots, or all slots that its budget allows, counts with its closed slots. A
-run that was stopped earlier counts with every slot that its budget allows, because the decision to
-stop may depend on the releases, and the epsilon of k slots holds only if k was fixed beforehand.
-The lower bound on the epsilon of such a run is 0, because some of these slots were never released.
+The epsilon of a run that used all its slots, or all slots that its budget allows, is computed for
+its closed slots. For a run that was stopped earlier, epsilon is computed for every slot that its
+budget allows, because the decision to stop may depend on the releases, and the epsilon of k slots
+holds only if k was fixed beforehand. The slots for which epsilon is computed are called "the slots
+that count". If some of them were never released, the lower bound on epsilon is 0.
 
 A filter is the rule that composes campaigns whose parameters may have been chosen after earlier
 releases. A run whose entry names a filter is composed with earlier campaigns by that filter.
@@ -11,7 +12,7 @@ Without a filter, all campaigns are composed as if their parameters had been fix
 
 Theorem:     docs/theory/windows-and-capacity.md, docs/theory/adaptive-campaigns.md;
              ``campaign.spending``.
-Neighbours:  the budget's.
+Neighbours:  the ``adjacency`` of the budget.
 Rounding:    epsilon up.
 """
 
@@ -27,15 +28,15 @@ from checkins.campaign.partial_runs import PartialRun
 from checkins.campaign.spending import Spending
 from checkins.ledger.chain import Ledger, Run
 
-TOLERANCE = 1e-9
-"""Largest relative difference that rounding on two computers makes to the same epsilon."""
+EPSILON_TOLERANCE = 1e-9
+"""Largest relative difference, because of rounding, of an epsilon between two computers."""
 
 CountedRuns = tuple[PartialRun, ...]
-"""The runs that are over, with the slots that count. Equal consecutive runs are merged."""
+"""Runs that are over, each with the slots that count. Equal consecutive runs are merged."""
 
 
 def certificate(ledger: Ledger) -> Certificate:
-    """Return the certificate for the entry that closes the last run."""
+    """Return the certificate of all runs, which the entry that closes the last run contains."""
     last, earlier = ledger.runs[-1], _counted_runs(ledger.runs[:-1])
     return certify_with_earlier(counted_run(last, earlier), earlier, last.filter)
 
@@ -46,7 +47,7 @@ def earlier_of(ledger: Ledger) -> CountedRuns:
 
 
 def spending_of(ledger: Ledger, campaign: Campaign) -> Spending:
-    """Return an object that computes the epsilon of the campaign's next run and all before it."""
+    """Return the object that computes the epsilon of a campaign after all earlier runs."""
     return Spending(campaign, earlier_of(ledger), ledger.filter)
 
 
@@ -65,32 +66,36 @@ def _counted_runs(runs: Sequence[Run]) -> CountedRuns:
     return earlier
 
 
-def certify_with_earlier(run: PartialRun, earlier: CountedRuns, rule: Filter | None) -> Certificate:
+def certify_with_earlier(
+    run: PartialRun, earlier: CountedRuns, privacy_filter: Filter | None
+) -> Certificate:
     """Return the certificate of a run composed with all earlier runs."""
-    spending = Spending(run.campaign, earlier, rule)
+    spending = Spending(run.campaign, earlier, privacy_filter)
     certified = spending.after(run.slots, contributors=run.contributors)
     return replace(certified, epsilon_lower=0.0) if run.stopped else certified
 
 
-def epsilon_with_earlier(run: PartialRun, earlier: CountedRuns, rule: Filter | None) -> float:
-    """Return the epsilon of ``certify_with_earlier``. It is infinite if none is proved."""
+def epsilon_with_earlier(
+    run: PartialRun, earlier: CountedRuns, privacy_filter: Filter | None
+) -> float:
+    """Return the epsilon of ``certify_with_earlier``. Infinity if no finite one is proved."""
     if run.contributors is not None:
-        return certify_with_earlier(run, earlier, rule).epsilon
-    return Spending(run.campaign, earlier, rule).epsilon_after(run.slots)
+        return certify_with_earlier(run, earlier, privacy_filter).epsilon
+    return Spending(run.campaign, earlier, privacy_filter).epsilon_after(run.slots)
 
 
-def closed_slots(run: Run) -> PartialRun:
-    """Return the closed slots of a run, as the accountant needs them."""
+def partial_run(run: Run) -> PartialRun:
+    """Return the closed slots of a run in the form that the accountant needs."""
     return PartialRun(run.campaign, run.slots_closed, run.contributors)
 
 
 def counted_run(run: Run, earlier: CountedRuns) -> PartialRun:
-    """Return a run that is over, with the slots that count (see the module docstring)."""
+    """Return a run that is over, with the slots that count (see the top of this module)."""
     design = run.campaign.design
     if run.slots_closed == design.slots or design.protocol is Protocol.AVERAGED:
-        return closed_slots(run)
+        return partial_run(run)
     if not _within_budget(run, run.slots_closed + 1, earlier):
-        return closed_slots(run)
+        return partial_run(run)
     slots = _affordable_slots(run, earlier)
     return PartialRun(run.campaign, slots, stopped=slots > run.slots_closed)
 
@@ -103,7 +108,7 @@ def append_run(earlier: CountedRuns, run: PartialRun) -> CountedRuns:
 
 
 def last_slot_within_budget(run: Run, earlier: CountedRuns) -> int | None:
-    """Return the last slot that the budget allows. None if the run is within its budget.
+    """Return the last slot that the budget allows. None if the run does not exceed its budget.
 
     Under averaged updates, the limit follows from the declared population, because the number of
     contributors is not known before they report.
@@ -115,8 +120,8 @@ def last_slot_within_budget(run: Run, earlier: CountedRuns) -> int | None:
 
 def _within_budget(run: Run, slots: int, earlier: CountedRuns) -> bool:
     epsilon = epsilon_with_earlier(PartialRun(run.campaign, slots), earlier, run.filter)
-    return epsilon <= run.campaign.budget.epsilon * (1.0 + TOLERANCE)
+    return epsilon <= run.campaign.budget.epsilon * (1.0 + EPSILON_TOLERANCE)
 
 
 def _affordable_slots(run: Run, earlier: CountedRuns) -> int:
-    return Spending(run.campaign, earlier, run.filter).affordable()
+    return Spending(run.campaign, earlier, run.filter).affordable_slots_in_run()

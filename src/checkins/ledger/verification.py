@@ -1,9 +1,9 @@
 """Verify a ledger: recompute every hash, seal, model and epsilon from its lines.
 
 This also checks the order of the entries, and that no campaign exceeded its budget (invariants 9
-and 10). A valid ledger is not necessarily the original, because an owner can rewrite the whole
-chain from its first line. To exclude this, compare the last hash, ``head``, with a copy that was
-published where the owner of the ledger cannot change it.
+and 10 of docs/invariants.md). A valid ledger is not necessarily the original, because the owner of
+a ledger can rewrite the whole chain from its first line. To exclude this, compare the last hash,
+``head``, with a copy that was published where the owner cannot change it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from checkins.ledger.entry import (
     SlotClosed,
     hash_model,
 )
-from checkins.ledger.spending import TOLERANCE, CountedRuns
+from checkins.ledger.spending import EPSILON_TOLERANCE, CountedRuns
 from checkins.protocol.model_update import Learner, Model, ModelUpdate
 
 
@@ -53,7 +53,7 @@ class Verification:
 
     @property
     def rule(self) -> str:
-        """The rule by which the campaigns of the ledger are composed."""
+        """The rule that composes the campaigns of the ledger, as a text."""
         last = self.ledger.runs[-1]
         if last.filter is None or all(run.seal == last.seal for run in self.ledger.runs):
             return "parameters fixed beforehand"
@@ -89,7 +89,7 @@ class Verification:
         }
 
     def status(self, run: Run) -> str:
-        """Return open, completed or stopped."""
+        """Return "open", "completed" or "stopped"."""
         if run is self.ledger.running:
             return "open"
         return "completed" if run.slots_closed == run.campaign.design.slots else "stopped"
@@ -108,7 +108,7 @@ def verify(
     the last line. If it is None, any hash is accepted. If ``require_closed`` is True, a ledger
     whose last campaign is still open is refused. ``path`` appears in error messages.
     """
-    state = _State()
+    verifier = _Verifier()
     number = 0
     try:
         for number, line in enumerate(lines, start=1):
@@ -118,12 +118,12 @@ def verify(
                     " complete. The server removes the incomplete line before its next append."
                     " If this is a copy, fetch it again"
                 )
-            state.read_line(line, number)
-        certificate = state.certificate()
+            verifier.read_line(line, number)
+        certificate = verifier.certificate()
     except InvalidLedger as error:
-        at = error.line if isinstance(error, _OverBudget) else number
-        raise InvalidLedger(error.problem, place=f"{path}:{at}") from error
-    ledger = state.ledger
+        line_number = error.line if isinstance(error, _OverBudget) else number
+        raise InvalidLedger(error.problem, place=f"{path}:{line_number}") from error
+    ledger = verifier.ledger
     if certificate is None:
         raise InvalidLedger("is empty: no campaign was ever opened", place=path)
     if head is not None and head != ledger.head:
@@ -136,18 +136,18 @@ def verify(
         raise InvalidLedger(
             f"{_still_open(ledger.running)}, but a closed ledger is required", place=path
         )
-    return Verification(ledger, certificate, (*state.notes, *_early_stop_notes(ledger)))
+    return Verification(ledger, certificate, (*verifier.notes, *_early_stop_notes(ledger)))
 
 
-class _State:
-    """The state between two lines. Its size does not grow with the number of slots."""
+class _Verifier:
+    """The state of the verification. Its size does not grow with the number of slots."""
 
     def __init__(self) -> None:
         self.ledger = Ledger()
         self.notes: list[str] = []
         self._earlier_runs: CountedRuns = ()
         self._last_closed_run: tuple[PartialRun, CountedRuns, Filter | None] | None = None
-        self._opened_at = 0
+        self._opening_line = 0
         self._update: ModelUpdate | None = None
         self._learner: Learner | None = None
 
@@ -165,23 +165,25 @@ class _State:
 
     def _open(self, entry: Opened, number: int) -> None:
         *before, run = self.ledger.runs
-        self._opened_at = number
+        self._opening_line = number
         self._update = ModelUpdate.of(run.campaign)
-        self._learner = self._update.start(entry.numbers(), self._velocity(before, run, entry))
+        self._learner = self._update.start(
+            entry.numbers(), self._initial_velocity(before, run, entry)
+        )
         budget = run.campaign.budget.epsilon
         if before and budget > before[-1].campaign.budget.epsilon:
             self.notes.append(
                 f"line {number} raises the population's budget from epsilon ="
                 f" {before[-1].campaign.budget.epsilon!r} to {budget!r}"
             )
-        if run.filter is None and any(one.seal != run.seal for one in before):
+        if run.filter is None and any(earlier.seal != run.seal for earlier in before):
             self.notes.append(
                 f"line {number} opens another campaign and names no filter. Its epsilon is computed"
                 " as if its parameters had been fixed before the first release. If they were not,"
                 " the true epsilon may be larger"
             )
 
-    def _velocity(self, before: Sequence[Run], run: Run, entry: Opened) -> Model | None:
+    def _initial_velocity(self, before: Sequence[Run], run: Run, entry: Opened) -> Model | None:
         """Return the initial velocity of the optimizer. None means zero.
 
         A run that repeats the previous campaign and starts from that campaign's final model also
@@ -189,15 +191,15 @@ class _State:
         """
         if self._learner is None or not before or before[-1].campaign != run.campaign:
             return None
-        same = hash_model(self._learner.model) == hash_model(entry.numbers())
-        return self._learner.velocity if same else None
+        continues = hash_model(self._learner.model) == hash_model(entry.numbers())
+        return self._learner.velocity if continues else None
 
     def _replay(self, entry: SlotClosed) -> None:
         run, update, learner = self.ledger.running, self._update, self._learner
         if run is None or update is None or learner is None:
-            raise InvalidLedger("no campaign is open here")
+            raise InvalidLedger("no campaign is open")
         if entry.slot > run.campaign.warm_up:
-            with np.errstate(all="ignore"):  # a diverged model may overflow, and was released
+            with np.errstate(all="ignore"):  # a diverged model overflows, but it was released
                 learner = update.apply(learner, entry.numbers(), entry.contributors)
         if hash_model(learner.model) != entry.model_hash:
             raise InvalidLedger(
@@ -207,31 +209,31 @@ class _State:
 
     def _close(self, run: Run | None, entry: Closed, number: int) -> None:
         if run is None:
-            raise InvalidLedger("no campaign is open here")
+            raise InvalidLedger("no campaign is open")
         self._check_budget(run)
-        counted = spending.counted_run(run, self._earlier_runs)
-        epsilon = spending.epsilon_with_earlier(counted, self._earlier_runs, run.filter)
-        self._last_closed_run = counted, self._earlier_runs, run.filter
-        self._earlier_runs = spending.append_run(self._earlier_runs, counted)
-        stated = float(entry.certificate["epsilon"])
-        if not stated >= epsilon * (1.0 - TOLERANCE):
+        counted_run = spending.counted_run(run, self._earlier_runs)
+        epsilon = spending.epsilon_with_earlier(counted_run, self._earlier_runs, run.filter)
+        self._last_closed_run = counted_run, self._earlier_runs, run.filter
+        self._earlier_runs = spending.append_run(self._earlier_runs, counted_run)
+        stated_epsilon = float(entry.certificate["epsilon"])
+        if not stated_epsilon >= epsilon * (1.0 - EPSILON_TOLERANCE):
             raise InvalidLedger(
-                f"states epsilon = {stated!r}, but the runs have epsilon = {epsilon!r}"
+                f"states epsilon = {stated_epsilon!r}, but the recomputed epsilon is {epsilon!r}"
             )
-        if stated > epsilon * (1.0 + TOLERANCE):
+        if stated_epsilon > epsilon * (1.0 + EPSILON_TOLERANCE):
             self.notes.append(
-                f"line {number} states epsilon = {stated!r}{_version_of(entry)}, which is a valid"
-                f" upper bound, but the recomputed epsilon is smaller: {epsilon!r}"
+                f"line {number} states epsilon = {stated_epsilon!r}{_version_of(entry)}, which is a"
+                f" valid upper bound, but the recomputed epsilon is smaller: {epsilon!r}"
             )
 
     def _check_budget(self, run: Run) -> None:
-        last = spending.last_slot_within_budget(run, self._earlier_runs)
-        if last is not None:
+        last_slot = spending.last_slot_within_budget(run, self._earlier_runs)
+        if last_slot is not None:
             raise _OverBudget(
-                f"slot {last + 1} was released although the budget, epsilon ="
-                f" {run.campaign.budget.epsilon!r}, allows {last} of"
+                f"slot {last_slot + 1} was released although the budget, epsilon ="
+                f" {run.campaign.budget.epsilon!r}, allows {last_slot} of"
                 f" {run.campaign.design.slots:,} slots",
-                line=self._opened_at + last + 1,
+                line=self._opening_line + last_slot + 1,
             )
 
     def certificate(self) -> Certificate | None:
@@ -240,8 +242,8 @@ class _State:
         with _as_invalid_ledger():
             if run is not None:
                 self._check_budget(run)
-                closed = spending.closed_slots(run)
-                return spending.certify_with_earlier(closed, self._earlier_runs, run.filter)
+                closed_slots = spending.partial_run(run)
+                return spending.certify_with_earlier(closed_slots, self._earlier_runs, run.filter)
             return (
                 None
                 if self._last_closed_run is None

@@ -1,7 +1,7 @@
-"""How the total of a slot changes the model: ModelUpdate of Algorithm 1, step of Algorithm 2.
+"""How the sum of a slot's reports changes the model: the steps of Algorithms 1 and 2.
 
-This is post-processing of slot totals, so it does not affect epsilon. The algorithms are those of
-"Privacy Amplification via Random Check-Ins" (arXiv:2007.06605), called "the paper" elsewhere.
+The update uses only these sums, so it is post-processing and does not affect epsilon. Algorithms 1
+and 2 are those of "Privacy Amplification via Random Check-Ins" (arXiv:2007.06605), "the paper".
 """
 
 from __future__ import annotations
@@ -19,14 +19,15 @@ from checkins.errors import InvalidValue
 
 Model = NDArray[np.float64]
 Total = NDArray[Any]
-"""A sum of reports: int64 in grid units, or float64 in a simulation without a grid."""
+"""A sum of reports: integers in grid units, or floats in a simulation without a grid."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Learner:
-    """The model θ, the gradient accumulator g, and the number of slots so far.
+    """The state of the learning: the model θ, the accumulator g, and the number of slots so far.
 
-    ``velocity`` is the momentum vector. None means zero, and it stays None without momentum.
+    ``gradient`` is g. None means zero. ``velocity`` is the momentum vector. None means zero, and it
+    stays None without momentum.
     """
 
     model: Model
@@ -39,9 +40,10 @@ class Learner:
 class ModelUpdate:
     """Algorithm 1, ModelUpdate(θ, g, i): every ``minibatch`` slots θ ← θ − (η/b) g, then g ← 0.
 
-    The entries of a total are integers in grid units. ``unit`` is the value of one unit: the grid
-    step divided by the public count that a slot's sum is divided by. Step i has the size η / i^d,
-    where d is ``decay``: 0 for a constant step size, 1/2 as in the paper. After each step, θ is
+    Here η is ``rate``, b is ``minibatch``, and g is the sum of the totals of b slots. The entries
+    of a total are integers in grid units. ``unit`` is the value of one unit: the grid step divided
+    by the public count that a slot's sum is divided by. Step i has the size η / i^d, where d is
+    ``decay``: 0 for a constant step size, 1/2 for the step size of the paper. After each step, θ is
     projected onto the ball around 0 with this ``diameter``; None means no projection.
 
     With ``momentum`` μ the steps are those of optax.sgd. If g is the mean gradient of a minibatch,
@@ -68,11 +70,11 @@ class ModelUpdate:
             if self.momentum == 1:
                 raise InvalidValue("momentum", self.momentum, "must be below 1")
         elif self.nesterov:
-            raise InvalidValue("nesterov", True, "goes with momentum only")
+            raise InvalidValue("nesterov", True, "requires momentum")
 
     @classmethod
     def of(cls, campaign: Campaign) -> ModelUpdate:
-        """Return the update that a campaign declares; raise if it declares none for real runs."""
+        """Return the update that a campaign declares. Raise InvalidValue if it declares none."""
         if campaign.task is None:
             raise InvalidValue("task", None, "a campaign that learns needs a [task]")
         if campaign.randomizer.categories is not None:
@@ -102,26 +104,28 @@ class ModelUpdate:
     def start(self, model: Model, velocity: Model | None = None) -> Learner:
         """Return the state before the first slot.
 
-        ``velocity`` is the momentum vector at the end of the run that this run continues, or None.
+        ``velocity`` is the momentum vector at the end of the run that this run continues. None if
+        this run continues none.
         """
-        first = read_only(np.array(model, dtype=np.float64))
+        initial = read_only(np.array(model, dtype=np.float64))
         if velocity is None:
-            return Learner(first)
+            return Learner(initial)
         if self.momentum is None:
-            raise InvalidValue("velocity", "given", "goes with momentum only")
-        carried = read_only(np.array(velocity, dtype=np.float64))
-        if carried.shape != first.shape:
-            raise InvalidValue("velocity", carried.shape, f"must be of the shape {first.shape}")
-        return Learner(first, velocity=carried)
+            raise InvalidValue("velocity", "given", "requires momentum")
+        initial_velocity = read_only(np.array(velocity, dtype=np.float64))
+        if initial_velocity.shape != initial.shape:
+            expected = f"must be of the shape {initial.shape}"
+            raise InvalidValue("velocity", initial_velocity.shape, expected)
+        return Learner(initial, velocity=initial_velocity)
 
     def apply(
         self, learner: Learner, total: Total | None, contributors: int | None = None
     ) -> Learner:
         """Return the state after the next slot, whose sum of reports is ``total``.
 
-        For averaged updates (Algorithm 2), ``contributors`` is the number of reports. The total is
-        divided by it, and a slot without reports does not change the model. For other protocols it
-        is None.
+        For averaged updates (Algorithm 2), ``contributors`` is the number of reports, and the total
+        is divided by it. For other protocols, ``contributors`` is None. If ``total`` is None or
+        ``contributors`` is 0, the model does not change.
         """
         slots, velocity = learner.slots + 1, learner.velocity
         if total is None or contributors == 0:
@@ -129,19 +133,19 @@ class ModelUpdate:
         gradient = total.copy() if learner.gradient is None else learner.gradient + total
         if slots % self.minibatch:
             return Learner(learner.model, read_only(gradient), slots, velocity)
-        decayed = _power(slots // self.minibatch, self.decay)
+        decay_factor = _power(slots // self.minibatch, self.decay)
         if self.momentum is None:
-            step = self.rate * self.unit / self.minibatch / decayed
-            moved = learner.model - (step / (contributors or 1)) * gradient.astype(np.float64)
+            step = self.rate * self.unit / self.minibatch / decay_factor
+            new_model = learner.model - (step / (contributors or 1)) * gradient.astype(np.float64)
         else:
             mean = (self.unit / self.minibatch / (contributors or 1)) * gradient.astype(np.float64)
             velocity = mean if velocity is None else mean + self.momentum * velocity
-            ahead = mean + self.momentum * velocity if self.nesterov else velocity
-            moved = learner.model - (self.rate / decayed) * ahead
+            direction = mean + self.momentum * velocity if self.nesterov else velocity
+            new_model = learner.model - (self.rate / decay_factor) * direction
             read_only(velocity)
-        return Learner(read_only(self._projected(moved)), None, slots, velocity)
+        return Learner(read_only(self._project(new_model)), None, slots, velocity)
 
-    def _projected(self, model: Model) -> Model:
+    def _project(self, model: Model) -> Model:
         if self.diameter is None:
             return model
         norm, radius = _norm(model), self.diameter / 2.0
@@ -149,7 +153,7 @@ class ModelUpdate:
 
 
 def _norm(model: Model) -> float:
-    """Return the L2 norm from an exactly rounded sum, scaled if the squares would overflow."""
+    """Return the L2 norm. The sum of squares is exactly rounded, and scaled if it may overflow."""
     largest = float(np.max(np.abs(model), initial=0.0))
     if largest < 1e150:
         return math.sqrt(math.fsum(model * model))
@@ -157,7 +161,7 @@ def _norm(model: Model) -> float:
 
 
 def _power(base: int, exponent: float) -> float:
-    """Return base^exponent. ``math.sqrt`` gives the same result on every platform."""
+    """Return base^exponent. For 1/2, ``math.sqrt`` gives the same result on every platform."""
     return math.sqrt(base) if exponent == 0.5 else float(base) ** exponent
 
 

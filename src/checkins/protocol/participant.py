@@ -1,6 +1,8 @@
-"""The state machine of one client in one run, the same for all three protocols (Algorithm 1).
+"""The state machine of one client in one run, the same for all three protocols.
 
-A client draws a coin, which decides whether it takes part, and a slot in which it checks in.
+A client draws a coin, which decides whether it takes part, and a slot in which it checks in. These
+are the client's lines of Algorithm 1 in "Privacy Amplification via Random Check-Ins"
+(arXiv:2007.06605), "the paper" below. The phases are:
 
 NEW          the client has drawn nothing
 DRAWN        it has drawn its coin and slot, which are not durable yet, so it sends nothing
@@ -12,7 +14,8 @@ PRIVATIZED   it has made its report, which is not durable yet, so it sends nothi
 REPORTING    it has sent its report, perhaps several times, always the same bytes
 DONE         its participation has ended, and only the outcome is stored
 
-This file makes every decision of a client. Events and effects come first, then the rules.
+This file makes every decision of a client. Events and effects come first, then the rules. Numbered
+invariants are in docs/invariants.md.
 """
 
 from __future__ import annotations
@@ -34,19 +37,20 @@ from checkins.protocol.rules import Window, window_of
 
 @dataclass(frozen=True, slots=True)
 class Draw(Event):
-    """Randomness was drawn: ``coin`` is uniform below 2^64, ``pick`` below the window's size.
+    """Randomness was drawn: ``coin`` is a uniform integer below 2^64.
 
-    ``now`` is the first slot whose check-ins are not over.
+    ``pick``, the position of the slot in the client's window, is uniform below the window's size.
+    ``first_open_slot`` is the first slot whose check-ins are not over.
     """
 
     coin: int
     pick: int
-    now: int
+    first_open_slot: int
 
 
 @dataclass(frozen=True, slots=True)
 class DrawRecorded(Event):
-    """Coin and slot are durable."""
+    """The drawn coin and slot are saved durably."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,11 +60,13 @@ class RetryDue(Event):
 
 @dataclass(frozen=True, slots=True)
 class Restarted(Event):
-    """The device has restarted, and the state is the one that it had last saved."""
+    """The device has restarted, and its state is the last state that it saved."""
 
 
 @dataclass(frozen=True, slots=True)
 class Acknowledged(Message):
+    """The server has accepted the check-in."""
+
     receipt: str
 
 
@@ -71,11 +77,15 @@ class Refused(Message):
 
 @dataclass(frozen=True, slots=True)
 class Dismissed(Message):
+    """The server has not chosen this client."""
+
     receipt: str
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Invited(Message):
+    """The server has chosen this client, and sends the current model."""
+
     receipt: str
     model: Model
 
@@ -89,7 +99,7 @@ class ReportMade(Event):
 
 @dataclass(frozen=True, slots=True)
 class ReportRecorded(Event):
-    """The report is durable. Its noise is never stored."""
+    """The report is saved durably. Its noise is never stored."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +114,7 @@ class RecordDraw(Effect):
 
 @dataclass(frozen=True, slots=True)
 class RecordEnd(Effect):
-    """Save only that the participation has ended. This erases slot, receipt and report."""
+    """Save only that the participation has ended, so that slot, receipt and report are erased."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +149,7 @@ class SendReport(Effect):
     report: Report
 
 
-COIN = 2**64
+COIN_RANGE = 2**64
 """A coin is a uniform integer below this number."""
 
 
@@ -155,7 +165,7 @@ class Phase(Enum):
     DONE = 9
 
 
-IN_SLOT = (
+PHASES_IN_SLOT = (
     Phase.CHECKING_IN,
     Phase.ACCEPTED,
     Phase.TRAINING,
@@ -168,7 +178,7 @@ IN_SLOT = (
 class Outcome(StrEnum):
     """How the participation of a client ended, as far as the client knows."""
 
-    ABSTAINED = "its coin said no"
+    ABSTAINED = "its coin decided against taking part"
     MISSED = "it was offline at its slot, or its slot had passed"
     REFUSED = "its check-in was refused"
     DISMISSED = "it was not chosen"
@@ -180,7 +190,8 @@ class Outcome(StrEnum):
 class Participant:
     """The state of one client.
 
-    ``participation`` is its probability p_j of checking in, and ``window`` its slots R_j.
+    ``participation`` is its probability p_j of checking in, and ``window`` its possible slots R_j.
+    An attribute is None before its value is known, and after it was erased.
     """
 
     participation: float
@@ -195,29 +206,29 @@ class Participant:
         validate.probability(participation=self.participation)
 
     @property
-    def current_slot(self) -> int:
-        """The drawn slot. Raises if the client has none, or has erased it."""
+    def drawn_slot(self) -> int:
+        """The drawn slot. Raises OutOfOrder if the client has none, or has erased it."""
         if self.slot is None:
             raise OutOfOrder("a client that does not take part has no slot")
         return self.slot
 
 
 def coin_threshold(participation: float) -> int:
-    """Return the bound below which a coin means that the client takes part.
+    """Return the bound of the coin: a client whose coin is below it takes part.
 
-    It is rounded down, so the probability is at most ``participation``.
+    The bound is rounded down, so the probability is at most ``participation``.
 
-    >>> coin_threshold(1.0) == COIN, coin_threshold(0.25) == COIN // 4, coin_threshold(0.0)
+    >>> coin_threshold(1.0) == COIN_RANGE, coin_threshold(0.25) == 2**62, coin_threshold(0.0)
     (True, True, 0)
     """
-    return math.floor(Fraction(participation) * COIN)
+    return math.floor(Fraction(participation) * COIN_RANGE)
 
 
-PARTICIPANT: Machine[Participant] = Machine("participant", first=Phase.NEW)
+PARTICIPANT: Machine[Participant] = Machine("participant", first_phase=Phase.NEW)
 step = PARTICIPANT.step
 
 
-def _done(participant: Participant, outcome: Outcome) -> tuple[Participant, Effects]:
+def _end(participant: Participant, outcome: Outcome) -> tuple[Participant, Effects]:
     """End the participation, and erase slot, receipt and report in memory and on disk."""
     done = Participant(participant.participation, participant.window, Phase.DONE, outcome=outcome)
     return done, (RecordEnd(),)
@@ -225,58 +236,60 @@ def _done(participant: Participant, outcome: Outcome) -> tuple[Participant, Effe
 
 @PARTICIPANT.on(Draw, {Phase.NEW: Phase.DRAWN})
 def _draw(participant: Participant, event: Draw) -> tuple[Participant, Effects]:
-    """Lines "if a p_j-biased coin returns heads" and "at time I u.a.r. from R_j" of the paper."""
-    if not (0 <= event.coin < COIN and 0 <= event.pick < len(participant.window)):
+    """Decide as the paper: "if a p_j-biased coin returns heads", "at time I u.a.r. from R_j"."""
+    if not (0 <= event.coin < COIN_RANGE and 0 <= event.pick < len(participant.window)):
         raise OutOfOrder(
             f"a client needs a coin below 2^64 and a pick below {len(participant.window)},"
             f" not {event.coin} and {event.pick}"
         )
     takes_part = event.coin < coin_threshold(participant.participation)
-    slot = participant.window.slot(event.pick, now=event.now) if takes_part else None
+    slot = None
+    if takes_part:
+        slot = participant.window.slot(event.pick, first_open_slot=event.first_open_slot)
     return replace(participant, phase=Phase.DRAWN, slot=slot), (RecordDraw(slot),)
 
 
 @PARTICIPANT.on(DrawRecorded, {Phase.DRAWN: (Phase.PLEDGED, Phase.DONE)})
-def _pledge(participant: Participant, event: Event) -> tuple[Participant, Effects]:
+def _wait_for_slot(participant: Participant, event: Event) -> tuple[Participant, Effects]:
     if participant.slot is None:
-        return _done(participant, Outcome.ABSTAINED)
+        return _end(participant, Outcome.ABSTAINED)
     return replace(participant, phase=Phase.PLEDGED), (WakeAt(participant.slot),)
 
 
 @PARTICIPANT.on(SlotBegan, {Phase.PLEDGED: (Phase.PLEDGED, Phase.CHECKING_IN, Phase.DONE)})
 def _wake(participant: Participant, event: SlotBegan) -> tuple[Participant, Effects]:
     """Check in at the drawn slot only. If it has passed, the client does not take part."""
-    slot = participant.current_slot
+    slot = participant.drawn_slot
     if event.slot < slot:
         return participant, ()
     if event.slot > slot:
-        return _done(participant, Outcome.MISSED)
+        return _end(participant, Outcome.MISSED)
     return replace(participant, phase=Phase.CHECKING_IN), (SendCheckIn(slot),)
 
 
-@PARTICIPANT.on(SlotBegan, {phase: (phase, Phase.DONE) for phase in IN_SLOT})
-def _give_up(participant: Participant, event: SlotBegan) -> tuple[Participant, Effects]:
-    """End when the slot is over. Nothing more is sent in a later slot."""
-    if event.slot <= participant.current_slot:
+@PARTICIPANT.on(SlotBegan, {phase: (phase, Phase.DONE) for phase in PHASES_IN_SLOT})
+def _end_with_slot(participant: Participant, event: SlotBegan) -> tuple[Participant, Effects]:
+    """End when the slot is over. A client sends nothing in a later slot."""
+    if event.slot <= participant.drawn_slot:
         return participant, ()
-    return _done(participant, Outcome.LATE)
+    return _end(participant, Outcome.LATE)
 
 
 @PARTICIPANT.on(Acknowledged, {Phase.CHECKING_IN: Phase.ACCEPTED})
-def _accepted(participant: Participant, event: Acknowledged) -> tuple[Participant, Effects]:
+def _await_outcome(participant: Participant, event: Acknowledged) -> tuple[Participant, Effects]:
     accepted = replace(participant, phase=Phase.ACCEPTED, receipt=event.receipt)
     return accepted, (AskOutcome(event.receipt),)
 
 
 @PARTICIPANT.on(Refused, {Phase.CHECKING_IN: Phase.DONE})
-def _refused(participant: Participant, event: Refused) -> tuple[Participant, Effects]:
-    return _done(participant, Outcome.REFUSED)
+def _end_refused(participant: Participant, event: Refused) -> tuple[Participant, Effects]:
+    return _end(participant, Outcome.REFUSED)
 
 
 @PARTICIPANT.on(Dismissed, {Phase.ACCEPTED: Phase.DONE})
-def _dismissed(participant: Participant, event: Dismissed) -> tuple[Participant, Effects]:
+def _end_dismissed(participant: Participant, event: Dismissed) -> tuple[Participant, Effects]:
     _check_receipt(participant, event.receipt)
-    return _done(participant, Outcome.DISMISSED)
+    return _end(participant, Outcome.DISMISSED)
 
 
 @PARTICIPANT.on(Invited, {Phase.ACCEPTED: Phase.TRAINING})
@@ -286,27 +299,29 @@ def _train(participant: Participant, event: Invited) -> tuple[Participant, Effec
 
 
 @PARTICIPANT.on(ReportMade, {Phase.TRAINING: Phase.PRIVATIZED})
-def _privatized(participant: Participant, event: ReportMade) -> tuple[Participant, Effects]:
-    made = replace(participant, phase=Phase.PRIVATIZED, report=event.report)
-    return made, (RecordReport(event.report),)
+def _record_report(participant: Participant, event: ReportMade) -> tuple[Participant, Effects]:
+    privatized = replace(participant, phase=Phase.PRIVATIZED, report=event.report)
+    return privatized, (RecordReport(event.report),)
 
 
 @PARTICIPANT.on(ReportRecorded, {Phase.PRIVATIZED: Phase.REPORTING})
-def _report(participant: Participant, event: Event) -> tuple[Participant, Effects]:
+def _send_report(participant: Participant, event: Event) -> tuple[Participant, Effects]:
     return _send_again(replace(participant, phase=Phase.REPORTING), event)
 
 
 @PARTICIPANT.on(ReportAcknowledged, {Phase.REPORTING: Phase.DONE})
-def _reported(participant: Participant, event: ReportAcknowledged) -> tuple[Participant, Effects]:
+def _end_reported(
+    participant: Participant, event: ReportAcknowledged
+) -> tuple[Participant, Effects]:
     _check_receipt(participant, event.receipt)
-    return _done(participant, Outcome.REPORTED)
+    return _end(participant, Outcome.REPORTED)
 
 
 @PARTICIPANT.on(RetryDue, (Phase.CHECKING_IN, Phase.ACCEPTED, Phase.REPORTING))
 @PARTICIPANT.on(Restarted, (Phase.PLEDGED, Phase.CHECKING_IN, Phase.ACCEPTED, Phase.REPORTING))
 def _send_again(participant: Participant, event: Event) -> tuple[Participant, Effects]:
     """Send the same message again, byte for byte. Nothing is drawn again (invariant 3)."""
-    slot, receipt, report = participant.current_slot, participant.receipt, participant.report
+    slot, receipt, report = participant.drawn_slot, participant.receipt, participant.report
     if receipt is not None and report is not None:
         return participant, (SendReport(slot, receipt, report),)
     if receipt is not None:
@@ -330,13 +345,13 @@ def _restart(participant: Participant, event: Restarted) -> tuple[Participant, E
     A report that was not saved was never sent either, so the client may make a new one.
     """
     if participant.phase is Phase.DRAWN:
-        return _pledge(participant, event)
-    resumed = Phase.ACCEPTED if participant.phase is Phase.TRAINING else Phase.REPORTING
-    return _send_again(replace(participant, phase=resumed), event)
+        return _wait_for_slot(participant, event)
+    resumed_phase = Phase.ACCEPTED if participant.phase is Phase.TRAINING else Phase.REPORTING
+    return _send_again(replace(participant, phase=resumed_phase), event)
 
 
-def _after_check_in(*, but: Phase) -> tuple[Phase, ...]:
-    return tuple(phase for phase in (*IN_SLOT, Phase.DONE) if phase is not but)
+def _after_check_in(*, excluded: Phase) -> tuple[Phase, ...]:
+    return tuple(phase for phase in (*PHASES_IN_SLOT, Phase.DONE) if phase is not excluded)
 
 
 @PARTICIPANT.on(SlotBegan, (Phase.NEW, Phase.DRAWN, Phase.DONE))
@@ -344,11 +359,11 @@ def _after_check_in(*, but: Phase) -> tuple[Phase, ...]:
 @PARTICIPANT.on(RetryDue, (Phase.TRAINING, Phase.PRIVATIZED, Phase.DONE))
 @PARTICIPANT.on(Restarted, (Phase.NEW, Phase.DONE))
 @PARTICIPANT.on(ReportMade, (Phase.DONE,))
-@PARTICIPANT.on(Acknowledged, _after_check_in(but=Phase.CHECKING_IN))
-@PARTICIPANT.on(Refused, _after_check_in(but=Phase.CHECKING_IN))
-@PARTICIPANT.on(Dismissed, _after_check_in(but=Phase.ACCEPTED))
-@PARTICIPANT.on(Invited, _after_check_in(but=Phase.ACCEPTED))
-@PARTICIPANT.on(ReportAcknowledged, _after_check_in(but=Phase.REPORTING))
+@PARTICIPANT.on(Acknowledged, _after_check_in(excluded=Phase.CHECKING_IN))
+@PARTICIPANT.on(Refused, _after_check_in(excluded=Phase.CHECKING_IN))
+@PARTICIPANT.on(Dismissed, _after_check_in(excluded=Phase.ACCEPTED))
+@PARTICIPANT.on(Invited, _after_check_in(excluded=Phase.ACCEPTED))
+@PARTICIPANT.on(ReportAcknowledged, _after_check_in(excluded=Phase.REPORTING))
 def _ignore(participant: Participant, event: Event) -> tuple[Participant, Effects]:
     """Ignore events that may come late, twice or out of order."""
     return participant, ()
@@ -356,7 +371,7 @@ def _ignore(participant: Participant, event: Event) -> tuple[Participant, Effect
 
 def _check_receipt(participant: Participant, receipt: str) -> None:
     if receipt != participant.receipt:
-        raise ProtocolViolation("the receipt in this message is that of another check-in")
+        raise ProtocolViolation("the receipt in this message belongs to another check-in")
 
 
 def participant_of(campaign: Campaign) -> Participant:

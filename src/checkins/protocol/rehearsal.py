@@ -1,8 +1,8 @@
-"""Run a campaign with the real state machines in one process, without network and clock.
+"""Rehearse a campaign: run the real state machines in one process, without network and clock.
 
-The caller supplies the randomness. Tests compare the fast simulator with this module, and scripts
-in examples/ compare it with the paper's algorithms as plain loops. Replaying the recorded events
-gives exactly the same model.
+The caller supplies the randomness. Tests compare the fast simulator with this module. Scripts in
+examples/ compare it with plain loops that follow the algorithms of the paper (arXiv:2007.06605).
+Replaying the recorded events gives exactly the same model.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ Trainer = Callable[[str, Model], Report]
 """A function from a client's token and a model to the client's privatized update."""
 
 
-class Dice(Protocol):
-    """The randomness of a campaign other than the noise of the reports."""
+class Randomness(Protocol):
+    """The random draws of a campaign, except for the noise of the clients' reports."""
 
     def coin(self, token: str) -> int:
         """Return an integer uniform below 2^64, drawn for this client."""
@@ -39,15 +39,15 @@ class Dice(Protocol):
         """Return one uniform integer below each of ``ranges``, drawn by the server."""
 
     def dummies(self, slot: int, count: int) -> tuple[Report, ...]:
-        """Return ``count`` fresh dummy reports A_ldp(0), which replace missing reports."""
+        """Return ``count`` new dummy reports A_ldp(0), which replace missing reports."""
 
     def noise(self, slot: int) -> Report:
-        """Return fresh noise that the server adds to the sum of a slot."""
+        """Return new noise that the server adds to the sum of a slot."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rehearsal:
-    """A run that has ended: the server's events in order, its slot records and its releases."""
+    """A run that has ended: the server's events in order, its closed slots and its releases."""
 
     start: Server
     events: tuple[Event, ...]
@@ -56,7 +56,7 @@ class Rehearsal:
     releases: tuple[Release, ...]
     participants: Mapping[str, Participant]
 
-    def replayed(self) -> Server:
+    def replay(self) -> Server:
         """Return the final state of the server, computed again from ``start`` and ``events``."""
         return SERVER.replay(self.start, self.events)
 
@@ -65,49 +65,53 @@ def rehearse(
     server: Server,
     participants: Mapping[str, Participant],
     *,
-    dice: Dice,
+    randomness: Randomness,
     train: Trainer,
-    wakes: Mapping[str, int] | None = None,
+    wake_slots: Mapping[str, int] | None = None,
 ) -> Rehearsal:
-    """Run a campaign to its end.
+    """Run a campaign to its end. ``participants`` maps the token of each client to its state.
 
-    ``wakes`` maps a client's token to the slot in which it wakes, 1 by default.
+    ``wake_slots`` maps a token to the slot in which the client wakes. By default it is slot 1.
     """
-    everyone = {
-        token: _drawn(token, participant, dice, (wakes or {}).get(token, 1))
+    with_slots = {
+        token: _draw_slot(token, participant, randomness, (wake_slots or {}).get(token, 1))
         for token, participant in participants.items()
     }
-    driver = _Driver(server, everyone, dice, train)
-    at: dict[int, list[str]] = {}
-    for token, participant in everyone.items():
+    driver = _Driver(server, with_slots, randomness, train)
+    tokens_by_slot: dict[int, list[str]] = {}
+    for token, participant in with_slots.items():
         if participant.slot is not None:
-            at.setdefault(participant.slot, []).append(token)
+            tokens_by_slot.setdefault(participant.slot, []).append(token)
     while driver.server.phase is Phase.WAITING:
         number = driver.server.closed + 1
-        driver.run_slot(number, at.get(number, []))
+        driver.run_slot(number, tokens_by_slot.get(number, []))
     return Rehearsal(
         start=server,
         events=tuple(driver.events),
         end=driver.server,
         closings=tuple(driver.closings),
         releases=tuple(driver.releases),
-        participants=everyone,
+        participants=with_slots,
     )
 
 
-def _drawn(token: str, participant: Participant, dice: Dice, now: int) -> Participant:
-    draw = clients.Draw(dice.coin(token), dice.pick(token, len(participant.window)), now)
+def _draw_slot(
+    token: str, participant: Participant, randomness: Randomness, wake_slot: int
+) -> Participant:
+    """Return the participant after it has drawn its coin and slot."""
+    coin, pick = randomness.coin(token), randomness.pick(token, len(participant.window))
+    draw = clients.Draw(coin, pick, wake_slot)
     participant, _ = clients.step(participant, draw)
     return clients.step(participant, clients.DrawRecorded())[0]
 
 
 @dataclass(slots=True)
 class _Driver:
-    """The driver, which passes the messages between server and clients."""
+    """Passes the messages between the state machines of server and clients."""
 
     server: Server
     participants: dict[str, Participant]
-    dice: Dice
+    randomness: Randomness
     train: Trainer
     events: list[Event] = field(default_factory=list)
     closings: list[RecordClosing] = field(default_factory=list)
@@ -119,22 +123,23 @@ class _Driver:
         receipts = {f"{number}/{token}": token for token in tokens}
         for receipt, token in receipts.items():
             self._send_client(token, clients.SlotBegan(number))
-            self._send_server(CheckedIn(number, token, receipt, spent=False))
+            self._send_server(CheckedIn(number, token, receipt, has_participated=False))
             self._send_client(token, clients.Acknowledged(receipt))
-        slot = self._slot()
-        self._send_server(Choose(number, self.dice.choose(number, slot.ranges)))
+        slot = self._open_slot()
+        self._send_server(Choose(number, self.randomness.choose(number, slot.ranges)))
         model = self.server.learner.model
         for effect in self._send_server(ChoiceRecorded(number)):
             if isinstance(effect, slots.Invite):
-                self._report(number, receipts[effect.receipt], effect.receipt, model)
+                self._train_and_report(number, receipts[effect.receipt], effect.receipt, model)
             elif isinstance(effect, slots.Dismiss):
                 self._send_client(receipts[effect.receipt], clients.Dismissed(effect.receipt))
-        slot = self._slot()
-        noise = self.dice.noise(number) if slot.wants_noise else None
-        self._send_server(Expired(number, self.dice.dummies(number, slot.missing), noise))
+        slot = self._open_slot()
+        noise = self.randomness.noise(number) if slot.needs_noise else None
+        dummies = self.randomness.dummies(number, slot.missing_dummies)
+        self._send_server(Expired(number, dummies, noise))
         self._send_server(ClosingRecorded(number))
 
-    def _report(self, number: int, token: str, receipt: str, model: Model) -> None:
+    def _train_and_report(self, number: int, token: str, receipt: str, model: Model) -> None:
         self._send_client(token, clients.Invited(receipt, model))
         report = self.train(token, model)
         self._send_client(token, clients.ReportMade(report))
@@ -152,7 +157,7 @@ class _Driver:
         self.releases += (effect for effect in effects if isinstance(effect, Release))
         return effects
 
-    def _slot(self) -> slots.Slot:
+    def _open_slot(self) -> slots.Slot:
         if self.server.slot is None:
             raise OutOfOrder("no slot is in progress")
         return self.server.slot

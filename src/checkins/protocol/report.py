@@ -2,7 +2,8 @@
 
 The bytes are in the safetensors format, which cannot contain code. A report is one flat tensor
 ``report`` of 32-bit integers in grid units. A model is a list of named float64 tensors. The ledger
-holds the hash of their bytes, concatenated in order.
+contains the hash of a model: of the bytes of its tensors, concatenated in order. Invariant 12 is in
+docs/invariants.md.
 """
 
 from __future__ import annotations
@@ -24,8 +25,9 @@ from checkins.randomizers import DeviceReport, NormBound, Simulated
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Report:
-    """Read-only values. Two reports are equal if their bytes are equal.
+    """A client's randomized update, or a dummy report or noise that the server drew.
 
+    Two reports are equal if the bytes of their values are equal. ``values`` is read-only.
     ``simulated`` marks values from seeded randomness, which a real campaign refuses.
     """
 
@@ -48,8 +50,8 @@ class Report:
     @classmethod
     def from_simulation(cls, values: Simulated[Any] | ArrayLike) -> Report:
         """Return a report that was drawn with seeded randomness, marked as simulated."""
-        bare = values.values if isinstance(values, Simulated) else values
-        return cls(read_only(np.array(bare)), simulated=True)
+        array = values.values if isinstance(values, Simulated) else values
+        return cls(read_only(np.array(array)), simulated=True)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Report):
@@ -64,13 +66,14 @@ class Report:
 
 
 @dataclass(frozen=True, slots=True)
-class ReportForm:
-    """The checks that every honest report passes, whatever the client's data (invariant 12).
+class ReportChecks:
+    """The checks that every honest report passes, whatever the client's data are (invariant 12).
 
     An honest client clips its update and rounds it to the grid, so the absolute value of each
     integer is at most ``most_units`` (None in a simulation without a grid). ``norm`` is the bound
     on the norm of a report (None in a simulation). If the server adds the noise, an honest report
-    never exceeds it. If clients add the noise, it exceeds it with probability below 2**-131.
+    never exceeds this bound. If clients add the noise, an honest report exceeds the bound with
+    probability below 2**-131. ``step`` is the grid step (None in a simulation).
     """
 
     dimension: int
@@ -85,29 +88,34 @@ class ReportForm:
             validate.count(most_units=self.most_units)
 
     def check(self, report: Report) -> None:
-        """Refuse a client's report that is malformed, or whose norm exceeds the bound."""
+        """Raise ProtocolViolation if a client's report is malformed or its norm is too large."""
         self.check_units(report)
         if self.norm is not None and not self.norm.holds(report.values):
-            length = "squares" if self.norm.order == 2 else "sizes"
+            terms = "squares" if self.norm.order == 2 else "absolute values"
             raise ProtocolViolation(
-                f"a report's sum of {length} in grid units must be at most {self.norm.most:,}, and"
-                " this one is larger: an update is clipped before it is reported"
+                f"a report's sum of {terms} in grid units must be at most {self.norm.most:,}, and"
+                " this one is larger: a client must clip its update before it reports"
             )
 
     def check_units(self, report: Report) -> None:
-        """Refuse a malformed report. The norm is not checked, so every dummy report passes."""
-        self.check_kind(report)
+        """Raise ProtocolViolation if a report is malformed. Its norm is not checked.
+
+        A dummy report may exceed the bound on the norm, so only this check applies to it.
+        """
+        self.check_addable(report)
         if not self.simulated and report.step is None:
             raise ProtocolViolation("a real report must be made by a DeviceSampler")
         if self.most_units is not None:
             largest = max(-int(report.values.min()), int(report.values.max()))
             if largest > self.most_units:
-                raise ProtocolViolation(
-                    f"a value of a report must be at most {self.most_units:,}, not {largest:,}"
-                )
+                bound = f"at most {self.most_units:,} in size, not {largest:,}"
+                raise ProtocolViolation(f"a report's values must be {bound}")
 
-    def check_kind(self, report: Report) -> None:
-        """Refuse values that cannot be added to reports. Noise of the server may be of any size."""
+    def check_addable(self, report: Report) -> None:
+        """Raise ProtocolViolation if values cannot be added to reports.
+
+        Their size is not checked, because the server's noise may have any size.
+        """
         values = report.values
         if report.simulated and not self.simulated:
             raise ProtocolViolation("a real campaign refuses simulated reports")
@@ -130,16 +138,17 @@ class ReportForm:
             raise ProtocolViolation(f"a report holds integers in grid units, not {values.dtype}")
 
 
-REPORT = "report"
+REPORT_TENSOR = "report"
+"""The name of the only tensor of a report."""
 MOST_HEADER_BYTES = 1024
-"""Largest header of a report in bytes. Its only tensor needs about a hundred."""
+"""Largest header of a report in bytes. Its only tensor needs about a hundred bytes."""
 MOST_METADATA_BYTES = 64 * 1024
-"""Largest metadata of a model in bytes. Hash, seal, run and slot need a few hundred."""
-ORDER = "order"
+"""Largest metadata of a model in bytes. Hash, seal, run and slot need a few hundred bytes."""
+ORDER_KEY = "order"
 """The metadata key of a JSON list with the names of the tensors in their order."""
 
 
-class Malformed(ProtocolViolation):
+class MalformedReport(ProtocolViolation):
     """The bytes are not a report of this campaign."""
 
 
@@ -151,33 +160,37 @@ def report_to_bytes(units: NDArray[np.int32]) -> bytes:
     """
     from safetensors.numpy import save
 
-    return save({REPORT: np.ascontiguousarray(units, dtype=np.int32)})
+    return save({REPORT_TENSOR: np.ascontiguousarray(units, dtype=np.int32)})
 
 
 def report_from_bytes(data: bytes, *, dimension: int) -> NDArray[np.int32]:
     """Return the units of a report.
 
-    Raises Malformed unless the bytes hold exactly one flat int32 tensor with ``dimension`` values,
-    without metadata or unknown header fields.
+    Raises MalformedReport unless the bytes contain exactly one flat int32 tensor with ``dimension``
+    values, without metadata or unknown header fields.
     """
     from safetensors import SafetensorError, deserialize
 
     if len(data) > 8 + MOST_HEADER_BYTES + 4 * dimension:
-        raise Malformed(f"the bytes are too long for a report of {dimension:,} coordinates")
+        raise MalformedReport(f"the bytes are too long for a report of {dimension:,} coordinates")
     try:
         tensors = deserialize(bytes(data))  # type: ignore[no-untyped-call]
         header = _header(data)
     except (SafetensorError, ValueError, OverflowError, RecursionError):
-        raise Malformed(f'the bytes are not safetensors with one tensor "{REPORT}"') from None
-    if [name for name, _ in tensors] != [REPORT] or header.keys() != {REPORT}:
-        raise Malformed(f'a report holds one tensor, "{REPORT}", and nothing else')
+        raise MalformedReport(
+            f'the bytes are not safetensors with one tensor "{REPORT_TENSOR}"'
+        ) from None
+    if [name for name, _ in tensors] != [REPORT_TENSOR] or header.keys() != {REPORT_TENSOR}:
+        raise MalformedReport(f'a report holds one tensor, "{REPORT_TENSOR}", and nothing else')
     tensor: Mapping[str, Any] = tensors[0][1]
     if tensor["dtype"] != "I32":
-        raise Malformed("a report holds 32-bit integers in grid units (I32)")
-    if header[REPORT].keys() != {"dtype", "shape", "data_offsets"}:
-        raise Malformed("a report's header holds dtype, shape and data_offsets, and nothing else")
+        raise MalformedReport("a report holds 32-bit integers in grid units (I32)")
+    if header[REPORT_TENSOR].keys() != {"dtype", "shape", "data_offsets"}:
+        raise MalformedReport(
+            "a report's header holds dtype, shape and data_offsets, and nothing else"
+        )
     if list(tensor["shape"]) != [dimension]:
-        raise Malformed(f"a report has the shape [{dimension}], one integer per coordinate")
+        raise MalformedReport(f"a report has the shape [{dimension}], one integer per coordinate")
     return np.frombuffer(bytes(tensor["data"]), dtype="<i4").astype(np.int32, copy=False)
 
 
@@ -187,8 +200,8 @@ def model_to_bytes(
     """Return the bytes of a model: named tensors in float64, and their metadata."""
     from safetensors.numpy import save
 
-    whole = {name: np.array(tensor, dtype=np.float64) for name, tensor in tensors.items()}
-    return save(whole, {**(metadata or {}), ORDER: json.dumps(list(whole))})
+    arrays = {name: np.array(tensor, dtype=np.float64) for name, tensor in tensors.items()}
+    return save(arrays, {**(metadata or {}), ORDER_KEY: json.dumps(list(arrays))})
 
 
 def most_model_bytes(shapes: Mapping[str, tuple[int, ...]]) -> int:
@@ -198,20 +211,23 @@ def most_model_bytes(shapes: Mapping[str, tuple[int, ...]]) -> int:
     True
     """
     numbers = sum(math.prod(shape) for shape in shapes.values())
-    # A name is in the header and in the list of names, and each character may be escaped.
-    names = sum(24 * len(name) + 24 * len(shape) + 256 for name, shape in shapes.items())
-    return 8 * numbers + names + MOST_METADATA_BYTES
+    # A name is in the header and in the list of names, and JSON may need 12 bytes per character.
+    name_bytes = sum(24 * len(name) + 24 * len(shape) + 256 for name, shape in shapes.items())
+    return 8 * numbers + name_bytes + MOST_METADATA_BYTES
 
 
 def model_from_bytes(data: bytes) -> tuple[dict[str, NDArray[np.float64]], dict[str, str]]:
-    """Return the tensors of a model in their order, and its metadata; raise if malformed."""
+    """Return the tensors of a model in their order, and its metadata.
+
+    Raise InvalidValue if the bytes are not a model.
+    """
     from safetensors import SafetensorError
     from safetensors.numpy import load
 
     try:
         tensors = load(data)
         metadata = {str(k): str(v) for k, v in _header(data).get("__metadata__", {}).items()}
-        order = json.loads(metadata.pop(ORDER, "null")) or list(tensors)
+        order = json.loads(metadata.pop(ORDER_KEY, "null")) or list(tensors)
         if sorted(order) != sorted(tensors):
             raise ValueError("the list of names differs from the names of the tensors")
         return {name: np.asarray(tensors[name], np.float64) for name in order}, metadata
@@ -222,13 +238,13 @@ def model_from_bytes(data: bytes) -> tuple[dict[str, NDArray[np.float64]], dict[
 
 
 def _header(data: bytes) -> dict[str, Any]:
-    """Return the header; raise if a name occurs twice in it."""
+    """Return the safetensors header. Raise ValueError if a name occurs twice in it."""
 
-    def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    def refuse_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         if len(dict(pairs)) != len(pairs):
             raise ValueError("a name occurs twice in the header")
         return dict(pairs)
 
     length = int.from_bytes(data[:8], "little")
-    header: dict[str, Any] = json.loads(data[8 : 8 + length], object_pairs_hook=once)
+    header: dict[str, Any] = json.loads(data[8 : 8 + length], object_pairs_hook=refuse_duplicates)
     return header

@@ -1,7 +1,8 @@
 """The public parameters of a run: the window of its clients, its sampler, the server's rules.
 
-The three protocols differ only in these parameters. A dummy report A_ldp(0) is the randomized
-report of a zero update. The server draws one in place of each missing report.
+The three protocols (fixed, sliding, averaged) differ only in these parameters. A dummy report
+A_ldp(0) is the randomized report of a zero update. The server draws one dummy report in place of
+each missing report. "The paper" is arXiv:2007.06605.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from checkins.accounting import Design, GaussianNoise, NoiseAt, Protocol
 from checkins.campaign import Campaign
 from checkins.errors import InvalidValue
 from checkins.protocol.model_update import ModelUpdate
-from checkins.protocol.report import ReportForm
+from checkins.protocol.report import ReportChecks
 from checkins.randomizers import DeviceSampler, Grid
 
 
@@ -24,7 +25,7 @@ from checkins.randomizers import DeviceSampler, Grid
 class FixedWindow:
     """The slots R_j of a client, which do not depend on when the client wakes.
 
-    The client draws from all of them, and abstains if the drawn slot has passed.
+    The client draws one of these slots, and does not take part if the drawn slot has passed.
     """
 
     slots: Sequence[int]
@@ -33,11 +34,11 @@ class FixedWindow:
         if not isinstance(self.slots, range):
             object.__setattr__(self, "slots", tuple(self.slots))
         if len(self.slots) == 0:
-            raise InvalidValue("window", self.slots, "must hold at least one slot")
+            raise InvalidValue("window", self.slots, "must contain at least one slot")
         listed = self.slots if isinstance(self.slots, tuple) else ()
         validate.count(slots=min(self.slots))
-        if any(a >= b for a, b in pairwise(listed)):
-            raise InvalidValue("window", self.slots, "must be in order, each slot once")
+        if any(slot >= following for slot, following in pairwise(listed)):
+            raise InvalidValue("window", self.slots, "must be in increasing order, each slot once")
 
     @classmethod
     def whole(cls, slots: int) -> FixedWindow:
@@ -47,14 +48,14 @@ class FixedWindow:
     def __len__(self) -> int:
         return len(self.slots)
 
-    def slot(self, pick: int, *, now: int) -> int:
+    def slot(self, pick: int, *, first_open_slot: int) -> int:
         """Return the slot at position ``pick``."""
         return self.slots[pick]
 
 
 @dataclass(frozen=True, slots=True)
 class SlidingWindow:
-    """R_j = {j, ..., j + length − 1} for a client that wakes at slot j (section 4.2)."""
+    """R_j = {j, ..., j + length − 1} for a client that wakes at slot j (paper, section 4.2)."""
 
     length: int
 
@@ -64,33 +65,33 @@ class SlidingWindow:
     def __len__(self) -> int:
         return self.length
 
-    def slot(self, pick: int, *, now: int) -> int:
-        """Return the slot at position ``pick`` of the window that begins ``now``."""
-        return now + pick
+    def slot(self, pick: int, *, first_open_slot: int) -> int:
+        """Return the slot at position ``pick`` of the window that begins at ``first_open_slot``."""
+        return first_open_slot + pick
 
 
 Window = FixedWindow | SlidingWindow
 
 
 MOST_ENROLLED = 2**31
-"""Largest number of clients of a run. The sum of as many 32-bit reports fits 64 bits."""
+"""Largest number of clients of a run. The sum of this many 32-bit reports fits 64 bits."""
 
 
 class Filling(Enum):
     """How a slot's sum is completed so that it does not reveal the number of reports."""
 
-    DUMMIES = "one dummy A_ldp(0) for each report missing to the capacity"
+    DUMMIES = "dummies A_ldp(0), so that dummies and reports together reach the capacity"
     NOISE = "noise that the server adds once to the sum"
     NOTHING = "nothing, because averaged updates divide by a public count"
 
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """The public parameters that decide a transition of the server.
+    """The public parameters on which the server's decisions depend.
 
     ``capacity`` is the largest number of check-ins that a slot uses; None means all. The first
     ``warm_up`` slots accept check-ins but use none. ``affordable`` is the number of slots that the
-    budget allows (invariant 10).
+    budget allows (invariant 10 of docs/invariants.md).
     """
 
     slots: int
@@ -98,60 +99,66 @@ class Rules:
     filling: Filling
     warm_up: int
     affordable: int
-    form: ReportForm
+    report_checks: ReportChecks
     update: ModelUpdate
 
     def __post_init__(self) -> None:
         validate.count(slots=self.slots)
         if self.capacity is None and self.filling is Filling.DUMMIES:
-            raise InvalidValue("capacity", None, "must be at least 1: dummies fill a slot up to it")
+            expected = "must be at least 1: dummies fill each slot up to its capacity"
+            raise InvalidValue("capacity", None, expected)
         if self.capacity is not None:
             validate.count(capacity=self.capacity)
         for name in ("warm_up", "affordable"):
             if not 0 <= getattr(self, name) <= self.slots:
                 raise InvalidValue(name, getattr(self, name), f"must lie in [0, {self.slots}]")
-        if self.averaged and self.update.minibatch != 1:
+        if self.is_averaged and self.update.minibatch != 1:
             raise InvalidValue("minibatch", self.update.minibatch, "must be 1 for averaged updates")
-        most = self.form.most_units
-        if most is not None and most * self._most_summed >= 2**63:
-            raise InvalidValue("grid", most, "sums of reports must fit 64 bits: use a coarser grid")
+        most_units = self.report_checks.most_units
+        if most_units is not None and most_units * self._most_summed_vectors >= 2**63:
+            raise InvalidValue(
+                "grid", most_units, "sums of reports must fit 64 bits: use a coarser grid"
+            )
 
     @property
-    def _most_summed(self) -> int:
-        """The largest number of vectors that are added for one step, with the server's noise."""
-        noises = self.update.minibatch if self.filling is Filling.NOISE else 0
+    def _most_summed_vectors(self) -> int:
+        """The largest number of vectors (reports, dummies, server noise) added for one step."""
+        noise_vectors = self.update.minibatch if self.filling is Filling.NOISE else 0
         if self.capacity is None:
-            return noises + (1 if self.form.simulated else MOST_ENROLLED)
-        return noises + self.capacity * self.update.minibatch
+            return noise_vectors + (1 if self.report_checks.simulated else MOST_ENROLLED)
+        return noise_vectors + self.capacity * self.update.minibatch
 
     @classmethod
-    def of(cls, design: Design, *, affordable: int, form: ReportForm, update: ModelUpdate) -> Rules:
+    def of(
+        cls, design: Design, *, affordable: int, report_checks: ReportChecks, update: ModelUpdate
+    ) -> Rules:
         """Return the rules of a design. With a local randomizer, the default capacity is 1."""
         randomizer, averaged = design.randomizer, design.protocol is Protocol.AVERAGED
         at_server = isinstance(randomizer, GaussianNoise) and randomizer.at is NoiseAt.SERVER
         filling = Filling.NOISE if at_server else Filling.DUMMIES
-        everyone = averaged or at_server
+        uses_all_check_ins = averaged or at_server
         return cls(
             slots=design.slots,
-            capacity=design.capacity or (None if everyone else 1),
+            capacity=design.capacity or (None if uses_all_check_ins else 1),
             filling=Filling.NOTHING if averaged else filling,
             warm_up=0 if design.window is None else design.window - 1,
             affordable=affordable,
-            form=form,
+            report_checks=report_checks,
             update=update,
         )
 
     @property
-    def averaged(self) -> bool:
+    def is_averaged(self) -> bool:
+        """True for averaged updates, which use every report and divide by their number."""
         return self.filling is Filling.NOTHING
 
     def releases(self, slot: int) -> bool:
-        """Return whether this slot releases a model. Slots of the warm-up do not."""
+        """Return True if this slot releases a model. Slots of the warm-up do not."""
         return slot > self.warm_up
 
 
 def window_of(design: Design) -> Window:
-    """Return the window that every client of a campaign draws from."""
+    """Return the window from which every client of a campaign draws its slot."""
     if design.window is not None:
         return SlidingWindow(design.window)
     return FixedWindow.whole(design.slots)
@@ -163,7 +170,7 @@ def sampler_of(campaign: Campaign, *, dimension: int) -> DeviceSampler:
     if campaign.randomizer.categories is not None:
         step = 1.0  # a category is an integer, so the grid step is 1
     if step is None:
-        raise InvalidValue("grid", None, "must be given: real reports are integers on a grid")
+        raise InvalidValue("grid", None, "is missing: real reports are integers on a grid")
     return DeviceSampler(campaign.mechanism(dimension), Grid(step), dimension)
 
 
@@ -171,7 +178,7 @@ def rules_of(campaign: Campaign, *, dimension: int, affordable: int) -> Rules:
     """Return the rules of a real campaign whose budget allows ``affordable`` slots."""
     validate.count(dimension=dimension)
     sampler = sampler_of(campaign, dimension=dimension)
-    form = ReportForm(
+    report_checks = ReportChecks(
         dimension,
         most_units=sampler.most_units,
         simulated=False,
@@ -179,5 +186,8 @@ def rules_of(campaign: Campaign, *, dimension: int, affordable: int) -> Rules:
         norm=sampler.bound(noise_at_server=campaign.noise_at is NoiseAt.SERVER),
     )
     return Rules.of(
-        campaign.design, affordable=affordable, form=form, update=ModelUpdate.of(campaign)
+        campaign.design,
+        affordable=affordable,
+        report_checks=report_checks,
+        update=ModelUpdate.of(campaign),
     )

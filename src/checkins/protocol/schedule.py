@@ -1,7 +1,7 @@
 """The times of the slots of a run. Service and client both use this module.
 
-Times are seconds since 1970 on the server's clock. The runs of a campaign follow each other without
-a gap.
+Times are seconds since 1970 on the server's clock. A campaign may have several runs, which follow
+each other without a gap.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class RunSchedule:
     >>> from datetime import UTC, datetime
     >>> schedule = Schedule(datetime(1970, 1, 1, tzinfo=UTC), slot_s=10.0, choose_s=4.0)
     >>> first, second = (RunSchedule(schedule, slots=3, run=run) for run in (1, 2))
-    >>> second.begins(1), first.first_open(13.9), first.first_open(14.0)
+    >>> second.begins(1), first.first_open_slot(13.9), first.first_open_slot(14.0)
     (30.0, 2, 3)
     """
 
@@ -36,7 +36,7 @@ class RunSchedule:
 
     @classmethod
     def of(cls, campaign: Campaign, run: int = 1) -> RunSchedule:
-        """Return the schedule of a run; refuse a campaign without ``[schedule]``."""
+        """Return the schedule of a run. Raise InvalidValue if the campaign has no schedule."""
         if campaign.schedule is None:
             raise InvalidValue("campaign", campaign.name, "has no [schedule]")
         return cls(campaign.schedule, campaign.design.slots, run)
@@ -48,16 +48,16 @@ class RunSchedule:
 
     @property
     def choose_s(self) -> float:
-        """The seconds from the beginning of a slot to the choice among its check-ins."""
+        """The seconds from the start of a slot until the server chooses among its check-ins."""
         return self.schedule.choose_s
 
     def begins(self, slot: int) -> float:
-        """Return when check-ins of a slot open."""
-        before = (self.run - 1) * self.slots + slot - 1
-        return self.schedule.start.timestamp() + before * self.slot_s
+        """Return when a slot begins. From then on, the server accepts its check-ins."""
+        earlier_slots = (self.run - 1) * self.slots + slot - 1
+        return self.schedule.start.timestamp() + earlier_slots * self.slot_s
 
     def chooses(self, slot: int) -> float:
-        """Return when check-ins of a slot close and the choice is made."""
+        """Return when the check-ins of a slot end, and the server chooses among them."""
         return self.begins(slot) + self.choose_s
 
     def ends(self, slot: int) -> float:
@@ -72,7 +72,10 @@ class RunSchedule:
         """
         return self.ends(slot) + min(RELEASE_DELAY_S, self.choose_s / 2)
 
-    def first_open(self, moment: float) -> int:
-        """Return the first slot that accepts check-ins now or later. It may be above ``slots``."""
+    def first_open_slot(self, moment: float) -> int:
+        """Return the first slot that accepts check-ins at the time ``moment`` or later.
+
+        If all check-ins are over at that time, the result is larger than ``slots``.
+        """
         slot = max(1, int((moment - self.begins(1)) // self.slot_s) + 1)
         return slot if moment < self.chooses(slot) else slot + 1

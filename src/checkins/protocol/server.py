@@ -1,7 +1,7 @@
 """The state machine of a run on the server: the order of its slots, the model, and the end.
 
 WAITING  the next slot has not begun
-OPEN     a slot is in progress (slot.py)
+OPEN     a slot is in progress (its own state machine is in slot.py)
 CLOSING  the slot's total and the new model are computed but not durable, so they are not public
 DONE     all slots are over, or the next release would exceed the budget
 
@@ -23,7 +23,7 @@ from checkins.protocol import slot as slots
 from checkins.protocol.machine import Effect, Effects, Event, Machine, Message
 from checkins.protocol.machine import SlotBegan as SlotBegan
 from checkins.protocol.model_update import Learner, Model, ModelUpdate, Total
-from checkins.protocol.report import ReportForm
+from checkins.protocol.report import ReportChecks
 from checkins.protocol.rules import Rules, rules_of, sampler_of
 from checkins.protocol.slot import Slot
 
@@ -36,7 +36,7 @@ class Phase(Enum):
 
 
 class Ending(StrEnum):
-    """The reason why a campaign is over."""
+    """Why a run is over: after all its slots, or earlier because of its budget."""
 
     COMPLETED = "completed"
     STOPPED = "stopped"
@@ -44,7 +44,10 @@ class Ending(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """The state of a run. ``closed`` is the number of slots that are over."""
+    """The state of a run. ``closed`` is the number of slots that are over.
+
+    ``slot`` is the slot in progress, or None.
+    """
 
     rules: Rules
     learner: Learner
@@ -60,6 +63,7 @@ class Server:
 
     @property
     def ending(self) -> Ending | None:
+        """Why the run is over. None if it is not over."""
         if self.phase is not Phase.DONE:
             return None
         return Ending.COMPLETED if self.closed == self.rules.slots else Ending.STOPPED
@@ -67,16 +71,17 @@ class Server:
 
 @dataclass(frozen=True, slots=True)
 class ClosingRecorded(Event):
-    """Total, model and ledger entry of the slot are durable; its tokens and receipts are erased."""
+    """Total, model and ledger entry of the slot are durable. Its tokens and receipts are erased."""
 
     slot: int
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RecordClosing(Effect):
-    """Save total, model and ledger entry in one transaction (invariant 5).
+    """Save total, model and ledger entry in one transaction (invariant 5 of docs/invariants.md).
 
-    The total is None in a slot of the warm-up.
+    The total is None in a slot of the warm-up. ``contributors`` is the number of reports under
+    averaged updates, and None under the other protocols.
     """
 
     slot: int
@@ -100,9 +105,9 @@ class Finish(Effect):
     ending: Ending
 
 
-_InSlot = slots.SlotEvent | ClosingRecorded
+_EventInSlot = slots.SlotEvent | ClosingRecorded
 
-SERVER: Machine[Server] = Machine("server", first=Phase.WAITING)
+SERVER: Machine[Server] = Machine("server", first_phase=Phase.WAITING)
 step = SERVER.step
 
 
@@ -118,7 +123,7 @@ def _open(server: Server, event: SlotBegan) -> tuple[Server, Effects]:
 @SERVER.on(slots.ChoiceRecorded, (Phase.OPEN,))
 @SERVER.on(slots.OutcomeAsked, (Phase.OPEN,))
 @SERVER.on(slots.ReportArrived, (Phase.OPEN,))
-def _pass_to_slot(server: Server, event: _InSlot) -> tuple[Server, Effects]:
+def _pass_to_slot(server: Server, event: _EventInSlot) -> tuple[Server, Effects]:
     slot, effects = slots.step(_slot_in_progress(server, event), event)
     return replace(server, slot=slot), effects
 
@@ -147,10 +152,10 @@ def _release(server: Server, event: ClosingRecorded) -> tuple[Server, Effects]:
     return after, effects
 
 
-def unrecorded(server: Server) -> Event | None:
-    """Return the event that a restarted driver must send first, or None.
+def event_after_restart(server: Server) -> Event | None:
+    """Return the event that a restarted driver must send first. None if there is none.
 
-    It is the ``...Recorded`` event of a phase that waits for its save.
+    It is the event ``...Recorded`` of a phase whose save is already durable.
     """
     slot = server.slot
     if slot is None:
@@ -160,13 +165,13 @@ def unrecorded(server: Server) -> Event | None:
     return slots.ChoiceRecorded(slot.number) if slot.phase is slots.Phase.CHOOSING else None
 
 
-def _slot_in_progress(server: Server, event: _InSlot) -> Slot:
-    """Return the slot in progress; raise if the event is about another slot (invariant 6)."""
+def _slot_in_progress(server: Server, event: _EventInSlot) -> Slot:
+    """Return the slot in progress. Raise if the event is about another slot (invariant 6)."""
     slot = server.slot
     if slot is not None and slot.number == event.slot:
         return slot
-    refusal = f"slot {event.slot} is not in progress"
-    raise ProtocolViolation(refusal) if isinstance(event, Message) else OutOfOrder(refusal)
+    problem = f"slot {event.slot} is not in progress"
+    raise ProtocolViolation(problem) if isinstance(event, Message) else OutOfOrder(problem)
 
 
 def server_of(
@@ -179,28 +184,32 @@ def server_of(
     run that this run continues, or None.
     """
     rules = rules_of(campaign, dimension=np.size(model), affordable=affordable)
-    return Server.start(rules, _flat(model), velocity=None if velocity is None else _flat(velocity))
+    return Server.start(
+        rules, _flat_array(model), velocity=None if velocity is None else _flat_array(velocity)
+    )
 
 
-def rehearsing_server_of(
+def simulation_server_of(
     campaign: Campaign, model: ArrayLike, *, velocity: ArrayLike | None = None
 ) -> Server:
-    """Return a server for simulated reports, which runs all slots whatever the budget.
+    """Return a server that accepts simulated reports and runs all slots, whatever the budget is.
 
     Reports are integers if the campaign has a grid, otherwise floats.
     """
     dimension = np.size(model)
     validate.count(dimension=dimension)
-    on_grid = campaign.randomizer.grid is not None
-    most = sampler_of(campaign, dimension=dimension).most_units if on_grid else None
+    has_grid = campaign.randomizer.grid is not None
+    most_units = sampler_of(campaign, dimension=dimension).most_units if has_grid else None
     rules = Rules.of(
         campaign.design,
         affordable=campaign.design.slots,
-        form=ReportForm(dimension, most_units=most, simulated=True),
+        report_checks=ReportChecks(dimension, most_units=most_units, simulated=True),
         update=ModelUpdate.of(campaign),
     )
-    return Server.start(rules, _flat(model), velocity=None if velocity is None else _flat(velocity))
+    return Server.start(
+        rules, _flat_array(model), velocity=None if velocity is None else _flat_array(velocity)
+    )
 
 
-def _flat(numbers: ArrayLike) -> Model:
+def _flat_array(numbers: ArrayLike) -> Model:
     return np.array(numbers, dtype=np.float64).ravel()

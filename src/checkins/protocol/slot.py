@@ -1,13 +1,14 @@
 """The state machine of one slot on the server: check-ins, choice, reports and their total.
 
 COLLECTING  the server accepts check-ins
-CHOOSING    the choice is made but not durable, so no client learns its outcome
+CHOOSING    the server has chosen among the check-ins, but the choice is not durable yet, so no
+            client learns its outcome
 TRAINING    the chosen clients are invited, and the server accepts reports
 CLOSED      the total is computed, and tokens, receipts and reports are erased
 
-This file makes every decision about a slot. A dummy report A_ldp(0) is drawn by the server in place
-of a missing report. A slot ends at its scheduled time and not with the last report, because an
-early end would reveal that no dummy report was needed.
+This file makes every decision about a slot. In place of a missing report, the server draws a dummy
+report A_ldp(0), the randomized report of a zero update. A slot ends at its scheduled time and not
+with the last report, because an early end would reveal that no dummy report was needed.
 """
 
 from __future__ import annotations
@@ -34,27 +35,33 @@ class Phase(Enum):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PartialSum:
-    """The sum and the counts of the reports and dummy reports that were already added."""
+    """The sum of the reports and dummy reports that were already added, and their counts."""
 
     total: Total | None = None
-    reports: int = 0
-    dummies: int = 0
+    report_count: int = 0
+    dummy_count: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """The state of one slot. A receipt is a pseudonym of a client, valid in this slot only."""
+    """The state of one slot.
+
+    A token is a client's credential for its check-in. A receipt is the pseudonym of the client that
+    is valid in this slot only.
+    """
 
     number: int
     rules: Rules
     phase: Phase = Phase.COLLECTING
-    waiting: Mapping[str, str] = field(default_factory=dict)
-    """The receipt of each client that checked in, by token."""
-    chosen: tuple[str, ...] = ()
+    receipts_by_token: Mapping[str, str] = field(default_factory=dict)
+    """The receipts of all clients that checked in."""
+    chosen_receipts: tuple[str, ...] = ()
     reports: Mapping[str, Report] = field(default_factory=dict)
-    added: PartialSum = PartialSum()
+    """The reports of chosen clients, by receipt."""
+    partial_sum: PartialSum = PartialSum()
     """The sum of the reports that are not in ``reports`` (``add_reports``, ``add_dummies``)."""
     total: Total | None = None
+    """The sum of all reports, dummies and noise. None if the slot is open or nothing was added."""
     contributors: int | None = None
     """Number of averaged reports. None in the other protocols, which never reveal it."""
 
@@ -63,48 +70,52 @@ class Slot:
         """The number of clients that will be chosen among those that checked in."""
         if not self.rules.releases(self.number):
             return 0
-        here = len(self.waiting)
-        return here if self.rules.capacity is None else min(here, self.rules.capacity)
+        check_ins = len(self.receipts_by_token)
+        return check_ins if self.rules.capacity is None else min(check_ins, self.rules.capacity)
 
     @property
     def ranges(self) -> tuple[int, ...]:
-        """The exclusive upper bound of each draw of ``Choose``; empty if all are chosen."""
-        here = len(self.waiting)
-        return (
-            () if self.chosen_count == here else tuple(here - i for i in range(self.chosen_count))
-        )
+        """The exclusive upper bound of each draw of ``Choose``. Empty if all are chosen."""
+        check_ins, chosen = len(self.receipts_by_token), self.chosen_count
+        return () if chosen == check_ins else tuple(check_ins - i for i in range(chosen))
 
     @property
-    def missing(self) -> int:
+    def missing_dummies(self) -> int:
         """The number of dummy reports that ``Expired`` must contain."""
         if self.rules.filling is not Filling.DUMMIES or not self.rules.releases(self.number):
             return 0
-        return (self.rules.capacity or 0) - self.report_count - self.added.dummies
+        return (self.rules.capacity or 0) - self.report_count - self.partial_sum.dummy_count
 
     @property
     def report_count(self) -> int:
         """The number of reports from clients."""
-        return len(self.reports) + self.added.reports
+        return len(self.reports) + self.partial_sum.report_count
 
     @property
-    def wants_noise(self) -> bool:
-        """Whether ``Expired`` must contain noise drawn by the server."""
+    def needs_noise(self) -> bool:
+        """True if ``Expired`` must contain noise drawn by the server."""
         return self.rules.filling is Filling.NOISE and self.rules.releases(self.number)
 
 
 @dataclass(frozen=True, slots=True)
 class CheckedIn(Message):
-    """A client checks in. ``spent`` is True if it has already used its one participation."""
+    """A client checks in.
+
+    ``has_participated`` is True if the client has used its one participation in the campaign.
+    """
 
     slot: int
     token: str
     receipt: str
-    spent: bool
+    has_participated: bool
 
 
 @dataclass(frozen=True, slots=True)
 class Choose(Event):
-    """Check-ins are over. ``draws`` are uniform integers below the bounds ``Slot.ranges``."""
+    """Check-ins are over, and the server chooses among them.
+
+    ``draws`` are uniform integers, one below each bound of ``Slot.ranges``.
+    """
 
     slot: int
     draws: tuple[int, ...]
@@ -112,7 +123,7 @@ class Choose(Event):
 
 @dataclass(frozen=True, slots=True)
 class ChoiceRecorded(Event):
-    """The choice is durable."""
+    """The choice is saved durably."""
 
     slot: int
 
@@ -160,7 +171,7 @@ class Acknowledge(Effect):
 
 @dataclass(frozen=True, slots=True)
 class RecordChoice(Effect):
-    chosen: tuple[str, ...]
+    receipts: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,76 +195,79 @@ class AcknowledgeReport(Effect):
     receipt: str
 
 
-SLOT: Machine[Slot] = Machine("slot", first=Phase.COLLECTING)
+SLOT: Machine[Slot] = Machine("slot", first_phase=Phase.COLLECTING)
 step = SLOT.step
 
 
 @SLOT.on(CheckedIn, (Phase.COLLECTING,))
 def _accept_check_in(slot: Slot, event: CheckedIn) -> tuple[Slot, Effects]:
-    if event.token in slot.waiting:
+    if event.token in slot.receipts_by_token:
         return _answer_again(slot, event)
-    if event.spent:
+    if event.has_participated:
         raise ProtocolViolation("this client has used its one participation in the campaign")
-    if event.receipt in slot.waiting.values():
+    if event.receipt in slot.receipts_by_token.values():
         raise OutOfOrder(f"receipt {event.receipt} was issued before")
-    waiting = {**slot.waiting, event.token: event.receipt}
+    receipts = {**slot.receipts_by_token, event.token: event.receipt}
     effects = (RecordCheckIn(event.token, event.receipt), Acknowledge(event.token, event.receipt))
-    return replace(slot, waiting=waiting), effects
+    return replace(slot, receipts_by_token=receipts), effects
 
 
 @SLOT.on(CheckedIn, (Phase.CHOOSING, Phase.TRAINING))
 def _answer_again(slot: Slot, event: CheckedIn) -> tuple[Slot, Effects]:
     """Repeat the response to a check-in that was sent again because the response was lost."""
-    if event.token not in slot.waiting:
+    if event.token not in slot.receipts_by_token:
         raise ProtocolViolation(f"check-ins for slot {slot.number} are over")
-    return slot, (Acknowledge(event.token, slot.waiting[event.token]),)
+    return slot, (Acknowledge(event.token, slot.receipts_by_token[event.token]),)
 
 
 @SLOT.on(Choose, {Phase.COLLECTING: Phase.CHOOSING})
 def _choose(slot: Slot, event: Choose) -> tuple[Slot, Effects]:
-    """Choose up to K clients without replacement: "Sample J_i u.a.r. from S_i" in the paper."""
+    """Choose as many clients as the capacity allows, uniformly and without replacement.
+
+    This is "Sample J_i u.a.r. from S_i" in the paper (arXiv:2007.06605), whose capacity is 1.
+    """
     ranges = slot.ranges
     if len(event.draws) != len(ranges) or not all(
-        0 <= draw < most for draw, most in zip(event.draws, ranges, strict=True)
+        0 <= draw < bound for draw, bound in zip(event.draws, ranges, strict=True)
     ):
         raise OutOfOrder(f"slot {slot.number} needs draws below {ranges}, not {event.draws}")
-    waiting = sorted(slot.waiting.values())
+    waiting = sorted(slot.receipts_by_token.values())
     chosen = [waiting.pop(draw) for draw in event.draws] if ranges else waiting[: slot.chosen_count]
-    after = replace(slot, phase=Phase.CHOOSING, chosen=tuple(chosen))
-    return after, (RecordChoice(after.chosen),)
+    choosing = replace(slot, phase=Phase.CHOOSING, chosen_receipts=tuple(chosen))
+    return choosing, (RecordChoice(choosing.chosen_receipts),)
 
 
 @SLOT.on(ChoiceRecorded, {Phase.CHOOSING: Phase.TRAINING})
 def _invite(slot: Slot, event: ChoiceRecorded) -> tuple[Slot, Effects]:
-    chosen = set(slot.chosen)
-    answers = (
+    chosen = set(slot.chosen_receipts)
+    effects = (
         Invite(receipt) if receipt in chosen else Dismiss(receipt)
-        for receipt in sorted(slot.waiting.values())
+        for receipt in sorted(slot.receipts_by_token.values())
     )
-    return replace(slot, phase=Phase.TRAINING), tuple(answers)
+    return replace(slot, phase=Phase.TRAINING), tuple(effects)
 
 
 @SLOT.on(OutcomeAsked, (Phase.COLLECTING, Phase.CHOOSING))
-def _not_yet(slot: Slot, event: OutcomeAsked) -> tuple[Slot, Effects]:
-    """Tell no client the outcome before the choice is durable (invariant 4)."""
+def _withhold_outcome(slot: Slot, event: OutcomeAsked) -> tuple[Slot, Effects]:
+    """Do not answer before the choice is durable (invariant 4 of docs/invariants.md)."""
     return slot, ()
 
 
 @SLOT.on(OutcomeAsked, (Phase.TRAINING,))
 def _answer_outcome(slot: Slot, event: OutcomeAsked) -> tuple[Slot, Effects]:
-    if event.receipt not in slot.waiting.values():
+    if event.receipt not in slot.receipts_by_token.values():
         raise ProtocolViolation(f"nobody checked in to slot {slot.number} with this receipt")
-    chosen = event.receipt in slot.chosen
-    return slot, ((Invite if chosen else Dismiss)(event.receipt),)
+    effect = Invite if event.receipt in slot.chosen_receipts else Dismiss
+    return slot, (effect(event.receipt),)
 
 
 @SLOT.on(ReportArrived, (Phase.TRAINING,))
 def _accept_report(slot: Slot, event: ReportArrived) -> tuple[Slot, Effects]:
-    if event.receipt not in slot.chosen:
+    if event.receipt not in slot.chosen_receipts:
         raise ProtocolViolation(f"this client was not chosen in slot {slot.number}")
-    slot.rules.form.check(event.report)
-    before = slot.reports.get(event.receipt)
-    if before is not None and before != event.report:
+    slot.rules.report_checks.check(event.report)
+    earlier = slot.reports.get(event.receipt)
+    if earlier is not None and earlier != event.report:
         raise ProtocolViolation("this client has already sent a different report")
     reports = {**slot.reports, event.receipt: event.report}
     effects = (RecordReport(event.receipt, event.report), AcknowledgeReport(event.receipt))
@@ -262,85 +276,91 @@ def _accept_report(slot: Slot, event: ReportArrived) -> tuple[Slot, Effects]:
 
 @SLOT.on(Expired, {Phase.TRAINING: Phase.CLOSED})
 def _close(slot: Slot, event: Expired) -> tuple[Slot, Effects]:
-    """Compute the total and erase who contributed.
+    """Compute the total, and erase which clients contributed.
 
-    A dummy report replaces each missing report, and a report that comes later is refused.
+    A dummy report replaces each missing report. A report that comes later is refused.
     """
-    if len(event.dummies) != slot.missing or (event.noise is not None) != slot.wants_noise:
+    if len(event.dummies) != slot.missing_dummies or (event.noise is not None) != slot.needs_noise:
         raise OutOfOrder(
-            f"slot {slot.number} needs {slot.missing} dummies"
-            f" and {'a' if slot.wants_noise else 'no'} noise"
+            f"slot {slot.number} needs {slot.missing_dummies} dummies"
+            f" and {'noise of the server' if slot.needs_noise else 'no noise'}"
         )
     _check_server_reports(slot, event.dummies, event.noise)
-    real = [slot.reports[receipt] for receipt in slot.chosen if receipt in slot.reports]
-    drawn = [*event.dummies, *([] if event.noise is None else [event.noise])]
+    client_reports = [
+        slot.reports[receipt] for receipt in slot.chosen_receipts if receipt in slot.reports
+    ]
+    server_reports = [*event.dummies, *([] if event.noise is None else [event.noise])]
+    contributors = len(client_reports) + slot.partial_sum.report_count
     closed = Slot(
         slot.number,
         slot.rules,
         Phase.CLOSED,
-        total=_sum(real + drawn, slot.added.total),
-        contributors=len(real) + slot.added.reports if slot.rules.averaged else None,
+        total=_sum(client_reports + server_reports, slot.partial_sum.total),
+        contributors=contributors if slot.rules.is_averaged else None,
     )
     return closed, ()
 
 
 def add_reports(slot: Slot, reports: Iterable[tuple[str, Report]]) -> Slot:
-    """Return the slot with these reports added to its sum. Each comes with its receipt.
+    """Return the slot with reports added to its sum. ``reports`` are pairs (receipt, report).
 
-    A driver calls this before ``Expired`` to avoid holding all reports in memory. Each receipt
-    occurs once and is not in ``slot.reports``.
+    A driver calls this before ``Expired``, so that it need not hold all reports in memory. Each
+    receipt must occur once, and must not be in ``slot.reports``.
     """
     if slot.phase is not Phase.TRAINING:
         raise OutOfOrder(f"slot {slot.number} does not accept reports")
-    chosen, count = set(slot.chosen), 0
+    expected_receipts, count = set(slot.chosen_receipts), 0
 
-    def taken() -> Iterator[Report]:
+    def checked_reports() -> Iterator[Report]:
         nonlocal count
         for receipt, report in reports:
-            if receipt not in chosen or receipt in slot.reports:
+            if receipt not in expected_receipts or receipt in slot.reports:
                 raise OutOfOrder(
                     f"no report of receipt {receipt} is expected in slot {slot.number}"
                 )
-            chosen.discard(receipt)
+            expected_receipts.discard(receipt)
             count += 1
             yield report
 
-    total = _sum(taken(), slot.added.total)
-    return replace(slot, added=replace(slot.added, total=total, reports=slot.added.reports + count))
+    before = slot.partial_sum
+    total = _sum(checked_reports(), before.total)
+    after = replace(before, total=total, report_count=before.report_count + count)
+    return replace(slot, partial_sum=after)
 
 
 def add_dummies(slot: Slot, dummies: Sequence[Report]) -> Slot:
-    """Return the slot with dummy reports added to its sum. ``Expired`` must then omit them."""
-    if slot.phase is not Phase.TRAINING or len(dummies) > slot.missing:
-        raise OutOfOrder(f"slot {slot.number} needs {slot.missing} dummies, not {len(dummies)}")
+    """Return the slot with dummy reports added to its sum. ``Expired`` must not repeat them."""
+    if slot.phase is not Phase.TRAINING or len(dummies) > slot.missing_dummies:
+        needed = slot.missing_dummies
+        raise OutOfOrder(f"slot {slot.number} needs {needed} dummies, not {len(dummies)}")
     _check_server_reports(slot, dummies, None)
-    added = PartialSum(
-        _sum(dummies, slot.added.total), slot.added.reports, slot.added.dummies + len(dummies)
-    )
-    return replace(slot, added=added)
+    before = slot.partial_sum
+    total = _sum(dummies, before.total)
+    after = PartialSum(total, before.report_count, before.dummy_count + len(dummies))
+    return replace(slot, partial_sum=after)
 
 
 def _check_server_reports(slot: Slot, dummies: Iterable[Report], noise: Report | None) -> None:
-    """Check that the server's dummies and noise lie on the grid of the campaign."""
+    """Raise OutOfOrder unless the server's dummies and noise are on the campaign's grid."""
     try:
         for dummy in dummies:
-            slot.rules.form.check_units(dummy)
+            slot.rules.report_checks.check_units(dummy)
         if noise is not None:
-            slot.rules.form.check_kind(noise)
+            slot.rules.report_checks.check_addable(noise)
     except ProtocolViolation as violation:
-        raise OutOfOrder(f"the server's own dummies and noise: {violation}") from violation
+        raise OutOfOrder(f"the server's dummies or noise are invalid: {violation}") from violation
 
 
-def _sum(reports: Iterable[Report], before: Total | None = None) -> Total | None:
-    """Return the sum. Integers are added exactly in 64 bits, so their order does not matter.
+def _sum(reports: Iterable[Report], start: Total | None = None) -> Total | None:
+    """Return the sum of ``start`` and the reports. None if there is nothing to add.
 
-    The sum does not overflow, because ``Rules`` bounds the number of reports by the capacity or by
-    ``MOST_ENROLLED``.
+    Integers are added exactly in 64 bits, so their order does not matter. The sum does not
+    overflow, because ``Rules`` bounds the number of reports by the capacity or ``MOST_ENROLLED``.
     """
-    total = None if before is None else before.copy()
+    total = None if start is None else start.copy()
     for report in reports:
         if total is None:
-            exact = np.issubdtype(report.values.dtype, np.integer)
-            total = np.zeros(report.values.shape, dtype=np.int64 if exact else np.float64)
+            is_integer = np.issubdtype(report.values.dtype, np.integer)
+            total = np.zeros(report.values.shape, dtype=np.int64 if is_integer else np.float64)
         total += report.values
     return None if total is None else read_only(total)

@@ -1,8 +1,8 @@
 """The HTTP interface of service and client: paths, media types, ids and JSON objects.
 
 JSON objects are ``TypedDict`` classes, so that a device needs no library to read them. The service
-publishes them as schemas in its OpenAPI document. The text in ``Annotated`` is the description of a
-field. Reports and models are not JSON but bytes (``report.py``).
+publishes them as schemas in its OpenAPI document. The text in ``Annotated`` describes a field.
+Reports and models are not JSON but bytes (``report.py``).
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Annotated, Any, Literal, TypedDict
 
-JSON = "application/json"
-BYTES = "application/octet-stream"
-"""The media type of reports and models: safetensors."""
-CAMPAIGN_FILE = "application/toml"
-LEDGER = "application/x-ndjson"
-PROBLEM = "application/problem+json"
+JSON_TYPE = "application/json"
+BYTES_TYPE = "application/octet-stream"
+"""The media type of reports and models, which are in the safetensors format."""
+CAMPAIGN_FILE_TYPE = "application/toml"
+LEDGER_TYPE = "application/x-ndjson"
+PROBLEM_TYPE = "application/problem+json"
 """The media type of problem documents (RFC 9457)."""
 PROBLEM_URN = "urn:checkins:"
-"""The prefix of the ``type`` of a problem document. The name of the problem follows it."""
+"""The prefix of the field ``type`` of a problem document. The problem's name follows it."""
 
 CAMPAIGNS_PATH = "/campaigns"
 RUN_PATH = "/campaigns/{run}"
@@ -36,18 +36,18 @@ LEDGER_HEAD_PATH = "/campaigns/{run}/ledger/heads/{entries}"
 EVENTS_PATH = "/campaigns/{run}/events"
 
 RUN_ID_DIGITS = 12
-"""Number of hexadecimal digits of the seal at the beginning of a run's id."""
+"""Number of hexadecimal digits at the start of a run's id. They come from the campaign's seal."""
 RUN_ID = rf"[0-9a-f]{{{RUN_ID_DIGITS}}}-[0-9]{{1,7}}"
 """The regular expression of a run's id."""
 
 RunStatus = Literal["waiting", "running", "completed", "stopped"]
 OutcomeName = Literal["waiting", "chosen", "dismissed"]
-OVER: tuple[RunStatus, ...] = ("completed", "stopped")
+FINISHED_STATUSES: tuple[RunStatus, ...] = ("completed", "stopped")
 """The statuses of a run that has no further slots."""
 
 
 def run_id(seal: str, number: int) -> str:
-    """Return the id of run ``number`` of the campaign with this seal.
+    """Return the id of run ``number`` of the campaign with this seal (the hash of its parameters).
 
     >>> run_id("sha256:" + "ab" * 32, 2)
     'abababababab-2'
@@ -56,7 +56,7 @@ def run_id(seal: str, number: int) -> str:
 
 
 def seal_digits(run: str) -> str:
-    """Return the digits of the seal in a run's id. They are the same for all its runs.
+    """Return the digits of the seal in a run's id, which all runs of a campaign share.
 
     >>> seal_digits("abababababab-2")
     'abababababab'
@@ -74,7 +74,9 @@ def format_time(moment: float) -> str:
 
 
 def parse_time(text: str) -> float:
-    """Parse an ISO 8601 time and return seconds since 1970; raise if it has no UTC offset.
+    """Parse an ISO 8601 time and return seconds since 1970.
+
+    Raise ValueError if the time has no UTC offset.
 
     >>> parse_time("1970-01-01T00:00:00.500000Z")
     0.5
@@ -86,20 +88,20 @@ def parse_time(text: str) -> float:
 
 
 def bearer(credential: str) -> dict[str, str]:
-    """Return the HTTP header with a token, a receipt or a key."""
+    """Return the HTTP header that contains a credential: a token, a receipt or a key."""
     return {"Authorization": f"Bearer {credential}"}
 
 
 _ENCODE = json.JSONEncoder(allow_nan=False, separators=(",", ":")).encode
 
 
-def to_json(shape: Mapping[str, object]) -> bytes:
-    """Encode a response body as JSON; raise if a number is not finite.
+def to_json(body: Mapping[str, object]) -> bytes:
+    """Encode a response body as JSON. Raise ValueError if a number is not finite.
 
     >>> to_json(Outcome(outcome="chosen", slot=3))
     b'{"outcome":"chosen","slot":3}'
     """
-    return _ENCODE(shape).encode()
+    return _ENCODE(body).encode()
 
 
 class Schedule(TypedDict):

@@ -68,13 +68,13 @@ def end_runs(database: Database, *, lost_runs: Collection[str] = ()) -> None:
     runs = database.read(run_state.load_specs_except, ())
     snapshots = [(spec, database.read(run_state.load_snapshot, spec)) for spec in runs]
     open_runs = [(spec, snapshot) for spec, snapshot in snapshots if snapshot.state.ending is None]
-    averaged = {spec.population for spec, _ in open_runs if spec.rules.averaged}
+    averaged = {spec.population for spec, _ in open_runs if spec.rules.is_averaged}
     with database.exclusive_transaction("facts") as connection:
         for population in sorted({*lost_runs, *averaged}):
             metadata.write(connection, metadata.lost_runs_entry(population), "yes")
     for spec, snapshot in open_runs:
         certificate = None
-        if spec.rules.averaged:  # epsilon depends on contributors that the copy does not know
+        if spec.rules.is_averaged:  # epsilon depends on contributors that the copy does not know
             run = snapshot.ledger.running
             privacy_filter = None if run is None else run.filter
             spending = Spending(spec.campaign, earlier_of(snapshot.ledger), privacy_filter)

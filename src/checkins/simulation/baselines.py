@@ -44,7 +44,7 @@ from checkins.simulation.engine.outcome import Outcome
 from checkins.simulation.population import Sampling
 from checkins.tasks.loaded_task import LoadedTask
 from checkins.tasks.model import unflatten
-from checkins.validate import installed
+from checkins.validate import import_optional
 
 _STEPS_PER_DOUBLING = 2**13
 """Number of candidate values between a value and its double, in the search for noise."""
@@ -303,7 +303,7 @@ def _compiled_epoch(loaded: LoadedTask, steps: int) -> tuple[Any, Any]:
 
     The two functions are cached, so that all seeds share the compiled epoch.
     """
-    optax = installed("optax", extra="sim", wanted_by="non-private", setting="baselines")
+    optax = import_optional("optax", extra="sim", value="non-private", setting="baselines")
     optimizer = optax.adam(optax.cosine_decay_schedule(RATE, EPOCHS * steps))
     model = loaded.model
 

@@ -356,7 +356,7 @@ class BackgroundAccounting:
         return [PartialRun(self._campaign, slots, contributors=fewest, times=used_runs)]
 
     def _compute_curve(self) -> None:
-        slots = self._spending.slots
+        slots = self._spending.remaining_slots
         if self._is_averaged:  # epsilon does not depend on the number of slots
             self._points.append((slots, self.full_certificate.epsilon))
             return
@@ -391,7 +391,7 @@ class BackgroundAccounting:
 
         With the averaged protocol, the certificate is for the fewest reports of any run.
         """
-        if slots >= self._spending.slots:
+        if slots >= self._spending.remaining_slots:
             return self.full_certificate
         if self._is_averaged:
             certificate = certify_runs(self._worst_runs(contributors))

@@ -29,7 +29,7 @@ from checkins.simulation.engine.mechanism import Mechanism
 from checkins.simulation.engine.outcome import Checkpoint, Outcome, open_arrays, train, write_arrays
 from checkins.simulation.engine.training import Progress, Scenario, Training
 from checkins.tasks.loaded_task import LoadedTask
-from checkins.validate import installed
+from checkins.validate import import_optional
 
 OnJobProgress = Callable[[int, Metrics], bool]
 """Called with the number of finished slots and the latest metrics. False stops the job."""
@@ -208,7 +208,7 @@ def run_jobs(
 
 def require_ray() -> Any:
     """Return the package ray, or raise an error that says how to install it."""
-    return installed("ray", extra="ray", wanted_by="--ray", setting="ray")
+    return import_optional("ray", extra="ray", value="--ray", setting="ray")
 
 
 def _in_this_process(

@@ -147,7 +147,7 @@ def _replay(
 ) -> None:
     """The same reports in a world without crashes; what is left of a total stands for dummies."""
     step = campaign.randomizer.grid
-    affordable = spending_of(Ledger(), campaign).affordable()
+    affordable = spending_of(Ledger(), campaign).affordable_slots_in_run()
     server = server_of(campaign, opened.numbers(), affordable=affordable)
     for entry in entries:
         number, total = entry.slot, entry.numbers()
@@ -168,7 +168,9 @@ def _began(
     server: servers.Server, number: int, inside: list[Story], step: float | None
 ) -> servers.Server:
     events = [servers.SlotBegan(number)]
-    events += [CheckedIn(number, str(s.client), str(s.client), spent=False) for s in inside]
+    events += [
+        CheckedIn(number, str(s.client), str(s.client), has_participated=False) for s in inside
+    ]
     events += [Choose(number, ()), ChoiceRecorded(number)]
     for story in inside:
         report = Report(story.units.astype(np.int32), simulated=False, step=step)
@@ -183,10 +185,10 @@ def _dummies(
 ) -> tuple[Report, ...]:
     slot = server.slot
     assert slot is not None
-    if not slot.missing:
+    if not slot.missing_dummies:
         return ()
     assert total is not None
     rest = total - sum((r.values for r in slot.reports.values()), np.zeros_like(total))
     none = np.zeros_like(total)
-    values = [rest] + [none] * (slot.missing - 1)
+    values = [rest] + [none] * (slot.missing_dummies - 1)
     return tuple(Report(value, simulated=False, step=step) for value in values)

@@ -34,7 +34,7 @@ class PlantedHistory:
         """Each client in the slot that it drew; each report but every seventh is acknowledged."""
         campaign = parse_campaign(plan.text).campaign
         past = cls(campaign)
-        affordable = spending_of(Ledger(), campaign).affordable()
+        affordable = spending_of(Ledger(), campaign).affordable_slots_in_run()
         server = server_of(campaign, np.zeros(DIMENSION), affordable=affordable)
         for slot in range(1, plan.slots + 1):
             server = past._play(server, slot, [c for c, drawn in draws.items() if drawn == slot])
@@ -67,7 +67,7 @@ class PlantedHistory:
             receipt = f"receipt-{client}"
             self._note(client, Event.DRAWN, slot=slot)
             self._note(client, Event.CHECKING_IN, slot=slot)
-            event = CheckedIn(slot, str(client), receipt, spent=False)
+            event = CheckedIn(slot, str(client), receipt, has_participated=False)
             server, _ = servers.step(server, event)
             self._note(client, Event.CHECKED_IN, slot=slot, receipt=receipt)
         assert server.slot is not None
@@ -90,7 +90,7 @@ class PlantedHistory:
             if client % 7 != 0:  # else the answer was lost on the way back
                 self._note(client, Event.ACKNOWLEDGED, slot=slot, receipt=receipt)
         assert server.slot is not None
-        missing = server.slot.missing
+        missing = server.slot.missing_dummies
         dummies = tuple(Report.from_device(sampler.dummy()) for _ in range(missing))
         server, (record,) = servers.step(server, Expired(slot, dummies))
         assert isinstance(record, servers.RecordClosing)

@@ -113,12 +113,14 @@ class CheckedCampaign:
 
         campaign = file.campaign
         spending = Spending(campaign) if earlier is None else spending_of(earlier.ledger, campaign)
-        remaining = replace(PartialRun.whole(campaign), times=spending.repeats_left)
+        remaining = replace(PartialRun.whole(campaign), times=spending.remaining_repeats)
         runs = [*spending.earlier, remaining]
         started = time.process_time()
-        certificate = _if_proved(lambda: certify_runs(runs, compare=True, rule=spending.rule))
+        certificate = _if_proved(
+            lambda: certify_runs(runs, compare=True, privacy_filter=spending.privacy_filter)
+        )
         epsilon = math.inf if certificate is None else certificate.epsilon
-        slots = spending.slots
+        slots = spending.remaining_slots
         curve = {slots: epsilon}
         if certificate is not None:
             for count in (slots // 2, 1, slots // 4, slots * 3 // 4):
@@ -145,7 +147,7 @@ class CheckedCampaign:
             "seal": self.campaign.seal,
             "within_budget": self.within_budget,
             "affordable_slots": self.affordable_slots,
-            "slots": self.spending.slots,
+            "slots": self.spending.remaining_slots,
             "budget": {
                 "epsilon": budget.epsilon,
                 "delta": budget.delta,
@@ -180,7 +182,7 @@ class CheckedCampaign:
             total = formatting.up(self.certificate.epsilon)
             problem = f"is exceeded: {subject} epsilon <= {total} ({delta_text})"
         if self.affordable_slots is not None:
-            stop = f"{self.affordable_slots:,} of {self.spending.slots:,} slots"
+            stop = f"{self.affordable_slots:,} of {self.spending.remaining_slots:,} slots"
             problem += f"; the campaign would stop after {stop}"
         return str(self.file.refusal(InvalidValue("epsilon", budget.epsilon, problem)))
 
@@ -329,19 +331,18 @@ def _expected_head(given: GivenOptions) -> str | None:
 
 def ledger_file(location: str) -> Path:
     """Return the path of the ledger at ``location``, a folder or a file. Raise if there is none."""
-    from checkins.ledger.file import NAME, ledger_path
+    from checkins.ledger.file import LEDGER_NAME, ledger_path
 
     if re.match(r"[a-z][a-z0-9+.-]*://", location, re.IGNORECASE):
-        raise UsageError(
-            f"{printable(location)}: must be a folder, a file {NAME}, or the URL of a coordinator"
-        )
+        expected = f"must be a folder, a file {LEDGER_NAME}, or the URL of a coordinator"
+        raise UsageError(f"{printable(location)}: {expected}")
     try:
         path = ledger_path(location)
         exists, is_folder = path.exists(), Path(location).is_dir()
     except (OSError, ValueError):  # not a valid file name
         raise UsageError(f"{printable(location)}: is not the name of a file or folder") from None
     if not exists:
-        missing = f"contains no {NAME}" if is_folder else "no such file or folder"
+        missing = f"contains no {LEDGER_NAME}" if is_folder else "no such file or folder"
         raise UsageError(f"{printable(location)}: {missing}")
     if path.is_dir():
         raise UsageError(f"{printable(str(path))}: is a folder, not a ledger")

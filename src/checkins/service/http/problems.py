@@ -22,7 +22,7 @@ from starlette.routing import Match
 
 from checkins.errors import InvalidValue, ProtocolViolation
 from checkins.protocol import wire
-from checkins.protocol.report import Malformed
+from checkins.protocol.report import MalformedReport
 from checkins.service import logs
 from checkins.service.authentication import NotAdmitted
 
@@ -85,7 +85,7 @@ class Problem(Exception):
 
     def headers(self) -> dict[str, str]:
         """Return the headers of the response: Content-Type, Retry-After, WWW-Authenticate."""
-        headers = {"content-type": wire.PROBLEM}
+        headers = {"content-type": wire.PROBLEM_TYPE}
         if self.retry_after is not None:
             wait_s = self.retry_after if math.isfinite(self.retry_after) else 1.0
             headers["retry-after"] = str(max(1, math.ceil(wait_s)))
@@ -126,7 +126,7 @@ def install_handlers(app: FastAPI) -> None:
     add_handler(Problem, lambda error: error)
     add_handler(NotAdmitted, lambda error: Problem("not-enrolled", str(error)))
     add_handler(ProtocolViolation, lambda error: Problem("refused", str(error)))
-    add_handler(Malformed, lambda error: Problem("invalid", str(error)))
+    add_handler(MalformedReport, lambda error: Problem("invalid", str(error)))
     add_handler(InvalidValue, _invalid_value_problem)
     add_handler(RequestValidationError, invalid_fields)
     add_handler(ClientDisconnect, lambda _: Problem("too-slow", disconnected))
@@ -150,7 +150,7 @@ def problem_responses(*slugs: str) -> dict[int | str, dict[str, Any]]:
         titles = (f"`{slug}`: {PROBLEM_TYPES[slug].title}" for slug in same_status)
         responses[status] = {
             "description": "; ".join(titles),
-            "content": {wire.PROBLEM: {"schema": _schema(status, same_status)}},
+            "content": {wire.PROBLEM_TYPE: {"schema": _schema(status, same_status)}},
         }
         if _SLUGS_WITH_RETRY_AFTER & set(same_status):
             responses[status]["headers"] = {
@@ -193,7 +193,9 @@ def _problem_of_http_error(error: HTTPException) -> Response:
     title = PROBLEM_TYPES[slug].title if slug in PROBLEM_TYPES else phrase
     detail = "" if status >= 500 or error.detail == phrase else str(error.detail)
     body = _problem_json(slug, title, status, _shortened(detail or title, MAX_DETAIL_CHARS))
-    return Response(body, status_code=status, headers={**headers, "content-type": wire.PROBLEM})
+    return Response(
+        body, status_code=status, headers={**headers, "content-type": wire.PROBLEM_TYPE}
+    )
 
 
 def _allowed_methods(request: Request) -> set[str]:

@@ -52,7 +52,7 @@ async def campaigns(request: Request) -> Response:
         "Open a campaign",
         wire.CampaignView,
         security="operator",
-        body=wire.CAMPAIGN_FILE,
+        body=wire.CAMPAIGN_FILE_TYPE,
         problems="invalid refused too-large",
     ),
 )
@@ -106,14 +106,14 @@ def _view(live_run: LiveRun, runner: Runner, *, code: int = status.HTTP_200_OK) 
         holding=runner.clock_watch.holding_reason,
         now=runner.database.now(),
     )
-    return Response(body, status_code=code, media_type=wire.JSON)
+    return Response(body, status_code=code, media_type=wire.JSON_TYPE)
 
 
 @public_router.get(
     wire.LATEST_MODEL_PATH,
     **openapi_options(
         "The latest release",
-        ("Named float64 tensors as safetensors", wire.BYTES),
+        ("Named float64 tensors as safetensors", wire.BYTES_TYPE),
         "run If-None-Match",
     ),
 )
@@ -128,7 +128,9 @@ async def latest(request: Request) -> Response:
     if request.headers.get("if-none-match") == tag:
         return Response(status_code=304, headers=headers)
     return Response(
-        cached_model(live_run, live_run.public_snapshot), media_type=wire.BYTES, headers=headers
+        cached_model(live_run, live_run.public_snapshot),
+        media_type=wire.BYTES_TYPE,
+        headers=headers,
     )
 
 
@@ -136,7 +138,7 @@ async def latest(request: Request) -> Response:
     wire.LEDGER_PATH,
     **openapi_options(
         "The ledger of the population",
-        ("The lines of ledger.jsonl, byte for byte", wire.LEDGER),
+        ("The lines of ledger.jsonl, byte for byte", wire.LEDGER_TYPE),
         "run after",
         problems="invalid",
     ),
@@ -147,7 +149,7 @@ async def ledger(request: Request) -> Response:
     after = int(number_of(request, "after", is_integer=True))
     lines = await client_requests.ledger_parts(runner, live_run, after=after)
     headers = {"content-disposition": 'attachment; filename="ledger.jsonl"'}
-    return StreamingResponse(lines, media_type=wire.LEDGER, headers=headers)
+    return StreamingResponse(lines, media_type=wire.LEDGER_TYPE, headers=headers)
 
 
 @public_router.get(

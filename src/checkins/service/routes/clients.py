@@ -119,7 +119,7 @@ async def ask(request: Request) -> Response:
     wire.MODEL_PATH,
     **openapi_options(
         "The model to train in a slot",
-        ("Named float64 tensors as safetensors", wire.BYTES),
+        ("Named float64 tensors as safetensors", wire.BYTES_TYPE),
         "run slot",
         security="receipt",
         problems="refused invalid",
@@ -130,7 +130,7 @@ async def model(request: Request) -> Response:
     live_run, slot = await live_run_of(request), integer_of(request, "slot")
     receipt = bearer_of(request)
     body = await client_requests.model(runner_of(request), live_run, slot, receipt)
-    return Response(body, media_type=wire.BYTES)
+    return Response(body, media_type=wire.BYTES_TYPE)
 
 
 @router.put(
@@ -140,7 +140,7 @@ async def model(request: Request) -> Response:
         wire.ReportAccepted,
         "run slot",
         security="receipt",
-        body=wire.BYTES,
+        body=wire.BYTES_TYPE,
         problems="refused over invalid too-large encoded too-many",
     ),
 )

@@ -264,7 +264,7 @@ async def plan(request: Request) -> Response:
         await asyncio.wait({plan_task, *cancel_tasks}, return_when=asyncio.FIRST_COMPLETED)
         if not plan_task.done():
             raise Problem("busy", "the service is stopping", retry_after=5)
-        return Response(plan_task.result(), media_type=wire.JSON)
+        return Response(plan_task.result(), media_type=wire.JSON_TYPE)
     except InvalidValue as error:
         if error.name not in {*DEVICES, *SERVER} or error.name in request.query_params:
             raise

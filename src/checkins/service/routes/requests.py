@@ -108,7 +108,7 @@ def openapi_options(
         extra["security"] = [{security: []}, {}] if security == "enrolment" else [{security: []}]
         problems = f"{'not-operator' if security == 'operator' else 'not-enrolled'} {problems}"
     if body is not None:
-        body_schema = {"type": "string"} if body == wire.CAMPAIGN_FILE else BINARY_SCHEMA
+        body_schema = {"type": "string"} if body == wire.CAMPAIGN_FILE_TYPE else BINARY_SCHEMA
         extra["requestBody"] = {"required": True, "content": {body: {"schema": body_schema}}}
     if names or security:
         options["openapi_extra"] = extra
@@ -118,7 +118,7 @@ def openapi_options(
     options["responses"] = problem_responses(*slugs)
     if isinstance(response, tuple):
         description, media_type = response
-        schema = BINARY_SCHEMA if media_type == wire.BYTES else {"type": "string"}
+        schema = BINARY_SCHEMA if media_type == wire.BYTES_TYPE else {"type": "string"}
         content = {"description": description, "content": {media_type: {"schema": schema}}}
         options |= {"response_class": Response, "responses": {200: content} | options["responses"]}
     elif response is not None:
@@ -217,7 +217,7 @@ def require_operator(request: Request) -> None:
 
 def json_response(body: Mapping[str, object], *, code: int = status.HTTP_200_OK) -> Response:
     """Return a ``TypedDict`` of ``wire`` as a JSON response."""
-    return Response(wire.to_json(body), status_code=code, media_type=wire.JSON)
+    return Response(wire.to_json(body), status_code=code, media_type=wire.JSON_TYPE)
 
 
 @lru_cache

@@ -116,7 +116,7 @@ def promises(live_run: LiveRun, certificate: Mapping[str, Any]) -> list[str]:
             "More runs follow, and epsilon grows with each. No run releases a model that would"
             f" bring the total above epsilon = {live_run.spec.campaign.budget.epsilon!r}."
         )
-    if not rules.averaged:
+    if not rules.is_averaged:
         return [*sentences, f"{OWN_SLOT_PROMISE}, and nothing public reveals how many took part."]
     sentences.append(f"{OWN_SLOT_PROMISE}. Averaged updates reveal how many reports a slot used.")
     if not is_over:

@@ -80,9 +80,9 @@ def take_check_ins(
             earlier_receipt = receipts.get(message.token)
             waiting = {} if earlier_receipt is None else {message.token: earlier_receipt}
             spent = message.token not in unspent
-            event = CheckedIn(message.slot, message.token, receipt, spent=spent)
+            event = CheckedIn(message.slot, message.token, receipt, has_participated=spent)
             try:
-                _, effects = servers.step(_server(spec, state, waiting=waiting), event)
+                _, effects = servers.step(_server(spec, state, receipts_by_token=waiting), event)
             except ProtocolViolation as refusal:
                 answers.append(refusal)
                 continue
@@ -117,8 +117,8 @@ def take_reports(
             server = _server(
                 spec,
                 state,
-                waiting={} if row is None else {row.token: row.receipt},
-                chosen=(message.receipt,) if row is not None and row.chosen else (),
+                receipts_by_token={} if row is None else {row.token: row.receipt},
+                chosen_receipts=(message.receipt,) if row is not None and row.chosen else (),
                 reports={} if stored is None else {message.receipt: decode_report(stored, spec)},
             )
             report = Report.from_device(DeviceReport(message.units, spec.sampler.grid))

@@ -169,7 +169,7 @@ class LiveRun:
             return None
         chosen = (receipt,) if receipt in choice.chosen else ()
         slot_of_client = Slot(
-            slot, self.spec.rules, slots.Phase.TRAINING, {"": receipt}, chosen=chosen
+            slot, self.spec.rules, slots.Phase.TRAINING, {"": receipt}, chosen_receipts=chosen
         )
         _, (effect,) = slots.step(slot_of_client, OutcomeAsked(slot, receipt))
         return "chosen" if isinstance(effect, Invite) else "dismissed"

@@ -169,7 +169,7 @@ class _PreparedRun:
             raise InvalidValue("campaign", campaign.name, "needs a [task]")
         model = model_of(campaign.task, folder=folder)
         spending = spending_of(ledger, campaign)
-        affordable = spending.affordable()
+        affordable = spending.affordable_slots_in_run()
         if affordable == 0:
             context = ", after its earlier campaigns" if ledger.closed else ""
             first_slot = f"the epsilon of the first slot is {spending.epsilon_after(1):.4g}"

@@ -22,8 +22,8 @@ def draw_choice(slot: Slot) -> Choose:
 
 def draw_expiry(slot: Slot, sampler: DeviceSampler) -> Expired:
     """Draw what a slot needs to close: dummy reports for missing ones, or the server's noise."""
-    dummies = draw_dummies(slot.missing, sampler)
-    noise = Report.from_noise(sampler.noise()) if slot.wants_noise else None
+    dummies = draw_dummies(slot.missing_dummies, sampler)
+    noise = Report.from_noise(sampler.noise()) if slot.needs_noise else None
     return Expired(slot.number, dummies, noise)
 
 

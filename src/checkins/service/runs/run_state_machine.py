@@ -88,7 +88,7 @@ def _choose_clients(connection: Connection, spec: RunSpec, snapshot: RunSnapshot
     _, effects = servers.step(_server(spec, snapshot, slot), randomness.draw_choice(slot))
     for effect in effects:
         if isinstance(effect, RecordChoice):
-            participants.save_choice(connection, spec.id, effect.chosen, total=len(waiting))
+            participants.save_choice(connection, spec.id, effect.receipts, total=len(waiting))
     state = replace(snapshot.state, slot_phase=slots.Phase.CHOOSING)
     return _save_state(connection, spec, replace(snapshot, state=state))
 
@@ -96,9 +96,9 @@ def _choose_clients(connection: Connection, spec: RunSpec, snapshot: RunSnapshot
 def _close_slot(connection: Connection, spec: RunSpec, snapshot: RunSnapshot) -> RunSnapshot:
     """Save the sum, the model and the ledger entry, and erase all check-ins (invariant 8)."""
     chosen = participants.chosen_receipts(connection, spec.id)
-    slot = Slot(snapshot.state.slot, spec.rules, slots.Phase.CHOOSING, chosen=chosen)
+    slot = Slot(snapshot.state.slot, spec.rules, slots.Phase.CHOOSING, chosen_receipts=chosen)
     server = _server(spec, snapshot, slot)
-    if (event := servers.unrecorded(server)) is not None:
+    if (event := servers.event_after_restart(server)) is not None:
         server, _ = servers.step(server, event)  # an earlier transaction made the choice durable
     slot = _with_reports(connection, spec, server.slot or slot)
     server, effects = servers.step(
@@ -134,7 +134,7 @@ def _with_reports(connection: Connection, spec: RunSpec, slot: Slot) -> Slot:
     rows = participants.chosen_reports(connection, spec.id, batch_size=batch_size)
     reports = ((receipt, decode_report(content, spec)) for receipt, content in rows)
     slot = slots.add_reports(slot, reports)
-    while slot.missing > batch_size:
+    while slot.missing_dummies > batch_size:
         slot = slots.add_dummies(slot, randomness.draw_dummies(batch_size, spec.sampler))
     return slot
 

@@ -79,7 +79,7 @@ class RunSpec:
 
     @property
     def dimension(self) -> int:
-        return self.rules.form.dimension
+        return self.rules.report_checks.dimension
 
     @property
     def most_enrolled(self) -> int:

@@ -25,7 +25,7 @@ from checkins.randomizers import Randomizer
 from checkins.randomizers.compiled import compiled_dummies, compiled_reports
 from checkins.simulation.engine.updates import Updates
 from checkins.simulation.population import digit_sizes, feistel
-from checkins.validate import installed
+from checkins.validate import import_optional
 
 SKIPPED_SLOT, IGNORED_ROW = 0.0, -1.0
 """Special values of a slot's divisor. In a skipped slot, the server makes no step. An ignored row
@@ -241,7 +241,7 @@ def _step_direction(optimizer: Optimizer) -> StepDirection:
 
 def _from_optax(config: Optimizer) -> StepDirection:
     """Return an optax optimizer with rate 1. ``Server`` multiplies its steps by the rate."""
-    optax = installed("optax", extra="sim", wanted_by=config.kind, setting="optimizer")
+    optax = import_optional("optax", extra="sim", value=config.kind, setting="optimizer")
     factory = getattr(optax, config.optax or "", None)
     if not callable(factory):
         raise InvalidValue("optimizer", config.kind, "optax has no function of this name")

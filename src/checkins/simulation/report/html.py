@@ -16,7 +16,7 @@ from checkins.campaign import campaign_text
 from checkins.simulation.report.axes import Plot
 from checkins.simulation.report.words import finite
 from checkins.simulation.result import SimulationResult
-from checkins.validate import installed
+from checkins.validate import import_optional
 
 CONTENT_SECURITY_POLICY = (
     "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:"
@@ -209,7 +209,7 @@ def _style_colour(colour: str) -> str:
 
 
 def _plotly() -> str:
-    plotly = installed("plotly.offline", extra="sim", wanted_by="report.html", setting="report")
+    plotly = import_optional("plotly.offline", extra="sim", value="report.html", setting="report")
     return str(plotly.get_plotlyjs())
 
 
