@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
 from checkins.accounting.design import (
-    LEAST_NOISE,
+    LEAST_SLOT_NOISE,
     MOST_LOCAL_EPSILON,
-    MOST_NOISE,
+    MOST_SLOT_NOISE,
     Adjacency,
     Design,
     GaussianNoise,
@@ -43,14 +43,16 @@ deltas = _powers(1e-15, 0.5)
 participations = st.one_of(st.just(1.0), st.just(0.0), st.floats(0.0, 1.0), _powers(1e-12, 1.0))
 adjacencies = st.sampled_from(Adjacency)
 local_epsilons = _powers(1e-6, MOST_LOCAL_EPSILON)
-noise_multipliers = _powers(LEAST_NOISE, MOST_NOISE / 1e6)
-"""At most 1: times the root of the largest capacity, it is still at most MOST_NOISE."""
+noise_multipliers = _powers(LEAST_SLOT_NOISE, MOST_SLOT_NOISE / 1e6)
+"""At most 1: times the root of the largest capacity, it is still at most MOST_SLOT_NOISE."""
 
 pure_randomizers = st.builds(LocalRandomizer, local_epsilons)
 approximate_randomizers = st.builds(LocalRandomizer, local_epsilons, _powers(1e-15, 0.5))
 local_randomizers = st.one_of(pure_randomizers, approximate_randomizers)
 client_noises = st.builds(GaussianNoise, noise_multipliers, st.just(NoiseAt.CLIENT))
-server_noises = st.builds(GaussianNoise, _powers(LEAST_NOISE, MOST_NOISE), st.just(NoiseAt.SERVER))
+server_noises = st.builds(
+    GaussianNoise, _powers(LEAST_SLOT_NOISE, MOST_SLOT_NOISE), st.just(NoiseAt.SERVER)
+)
 gaussian_noises = st.one_of(client_noises, server_noises)
 
 

@@ -508,8 +508,8 @@ MUTANTS = (
         (
             Change(
                 "accounting/composition.py",
-                "        return envelope(known).repeat(campaigns, rounding)\n",
-                "        return known[-1].repeat(campaigns, rounding)\n",
+                "        return envelope(pairs).repeat(campaigns, rounding)\n",
+                "        return pairs[-1].repeat(campaigns, rounding)\n",
             ),
         ),
         (f"{KINDS}::test_a_client_may_be_of_one_kind_and_then_of_another",),
@@ -520,8 +520,8 @@ MUTANTS = (
         (
             Change(
                 "accounting/adversaries.py",
-                "        exposures.append(_displaced(design, curious) + probability)\n",
-                "        exposures.append(probability)\n",
+                "_displacement_bound(design, curious) + probability_of_more)\n",
+                "probability_of_more)\n",
             ),
         ),
         (f"{CURIOUS}::test_a_client_that_displaces_a_curious_one_shows",),
@@ -532,7 +532,7 @@ MUTANTS = (
         (
             Change(
                 "accounting/accountant.py",
-                "    return OF_SOME_RANDOMIZER if unnamed else OF_DESIGN\n",
+                "    return OF_SOME_RANDOMIZER if is_unnamed else OF_DESIGN\n",
                 "    return OF_DESIGN\n",
             ),
         ),
@@ -556,8 +556,8 @@ MUTANTS = (
         (
             Change(
                 "accounting/design.py",
-                "        used = self.capacity is not None and self.protocol",
-                "        used = self.protocol",
+                "        uses_name = self.capacity is not None and self.protocol",
+                "        uses_name = self.protocol",
             ),
         ),
         (f"{NAMED}::test_without_a_capacity_the_name_is_not_used",),
@@ -580,7 +580,7 @@ MUTANTS = (
         (
             Change(
                 "accounting/bounds.py",
-                "        return curve(epsilon) + factor * total\n",
+                "        return curve(epsilon) + factor * total_charge\n",
                 "        return curve(epsilon)\n",
             ),
         ),
@@ -666,8 +666,8 @@ MUTANTS = (
         (
             Change(
                 "accounting/filters.py",
-                "    if not bool((found <= above).all()):\n        return False\n",
-                "    return bool(found[0] <= above[0])\n",
+                "    if not bool((deltas <= gaussian).all()):\n        return False\n",
+                "    return bool(deltas[0] <= gaussian[0])\n",
             ),
         ),
         (f"{FILTERS}::test_choosing_by_the_first_release_stays_within_the_filter",),

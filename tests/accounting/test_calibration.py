@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from checkins.accounting.accountant import certify
 from checkins.accounting.calibration import Calibration, Parameter, calibrate
 from checkins.accounting.design import (
-    MOST_NOISE,
+    MOST_SLOT_NOISE,
     Adjacency,
     Design,
     GaussianNoise,
@@ -298,7 +298,7 @@ def refused(make: Callable[[], object], name: str, value: object) -> str:
 @pytest.mark.parametrize(
     ("design", "parameter", "epsilon", "campaigns", "end"),
     [
-        (SERVER, NOISE, 1e-9, 10**6, f"noise_multiplier = {MOST_NOISE:g}"),
+        (SERVER, NOISE, 1e-9, 10**6, f"noise_multiplier = {MOST_SLOT_NOISE:g}"),
         (dataclasses.replace(CLIENT, slots=1), CAPACITY, 1e-12, 1, "capacity = 1e+12"),
     ],
 )

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from checkins.accounting.design import (
-    LEAST_NOISE,
-    MOST_NOISE,
+    LEAST_SLOT_NOISE,
+    MOST_SLOT_NOISE,
     Design,
     GaussianNoise,
     LocalRandomizer,
@@ -191,14 +191,14 @@ def test_noise_at_the_client_needs_a_capacity() -> None:
     refused(lambda: Design(**{**AT_CLIENT, "capacity": None}), "capacity", None)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("value", [1e-9, 0.99 * LEAST_NOISE, 1.01 * MOST_NOISE, 1e300])
+@pytest.mark.parametrize("value", [1e-9, 0.99 * LEAST_SLOT_NOISE, 1.01 * MOST_SLOT_NOISE, 1e300])
 def test_a_slot_has_enough_noise_and_not_absurdly_much(value: float) -> None:
     noise = GaussianNoise(value, NoiseAt.SERVER)
     refused(lambda: Design(**{**AT_SERVER, "randomizer": noise}), "noise_multiplier", value)  # type: ignore[arg-type]
 
 
 def test_the_noise_of_a_slot_counts_its_reports() -> None:
-    noise = GaussianNoise(0.6 * LEAST_NOISE, NoiseAt.CLIENT)
+    noise = GaussianNoise(0.6 * LEAST_SLOT_NOISE, NoiseAt.CLIENT)
     refused(
         lambda: Design(**{**AT_CLIENT, "randomizer": noise, "capacity": 2}),  # type: ignore[arg-type]
         "noise_multiplier",

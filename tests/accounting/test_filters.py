@@ -27,17 +27,17 @@ from checkins.accounting.exact.dominating_pair import DominatingPair
 from checkins.accounting.exact.grid_distribution import Rounding, Side
 from checkins.accounting.filters import (
     FIXED_BEFOREHAND,
-    ORDERS,
+    RENYI_ORDERS,
     SLACK_SHARE,
     Block,
     DeltaCurve,
     Filter,
+    block_charge,
+    block_slack,
     certify_adaptive,
-    charge_of,
     choose_filter,
     filtered_epsilon,
     log_moment,
-    slack_of,
     smallest_shift,
 )
 from checkins.accounting.solve import crossing
@@ -132,26 +132,28 @@ def test_the_profile_and_the_slack_are_above_what_is_true_between_nodes_too(
     curve = DeltaCurve.of(found, slack=slack)
     shift = smallest_shift(curve)
     below = campaign_divergence.divergence(
-        campaign_divergence.attaining_design(design), lower_of(design, adjacency), delta=slack
+        campaign_divergence.attaining_design(design),
+        mechanism_of_lower_bound(design, adjacency),
+        delta=slack,
     )
     for epsilon in np.linspace(0.0, float(curve.epsilons[-1]) * 1.3, 333):
         truth = below.lower(float(epsilon))
         assert truth <= profile(shift, float(epsilon)) * (1 + 1e-6) + slack
 
 
-def lower_of(design: Design, adjacency: Adjacency) -> Adjacency:
+def mechanism_of_lower_bound(design: Design, adjacency: Adjacency) -> Adjacency:
     """Replace-one is above add/remove, which takes no time to know from below."""
     return adjacency if isinstance(design.randomizer, LocalRandomizer) else ADD_REMOVE
 
 
 def test_a_slack_that_covers_the_block_charges_nothing() -> None:
     rare = Block((local(9.0, participation=1e-9),))
-    assert charge_of(rare, GAUSSIAN, ADD_REMOVE, delta=DELTA, number=1) == 0.0
+    assert block_charge(rare, GAUSSIAN, ADD_REMOVE, delta=DELTA, number=1) == 0.0
     assert filtered_epsilon([rare], GAUSSIAN, delta=DELTA, adjacency=ADD_REMOVE) == 0.0
 
 
 def test_the_slacks_of_any_number_of_blocks_stay_within_their_share() -> None:
-    slacks = [slack_of(place, delta=DELTA) for place in range(1, 10_000)]
+    slacks = [block_slack(place, delta=DELTA) for place in range(1, 10_000)]
     assert math.fsum(slacks) < SLACK_SHARE * DELTA
     assert all(slack > 0.0 for slack in slacks)
 
@@ -306,7 +308,7 @@ def test_the_filter_is_chosen_by_the_first_block_and_its_budget() -> None:
     terms = {"epsilon": 1.0, "delta": DELTA, "adjacency": ADD_REMOVE}
     assert choose_filter(Block((at_server(2.0, 1000),), 10), **terms) == GAUSSIAN  # type: ignore[arg-type]
     pure = choose_filter(Block((local(1.0, 4),)), **terms)  # type: ignore[arg-type]
-    assert pure.order in ORDERS[-4:]
+    assert pure.order in RENYI_ORDERS[-4:]
     nobody = choose_filter(Block((local(1.0, participation=0.0),)), **terms)  # type: ignore[arg-type]
     assert nobody == GAUSSIAN
 
@@ -387,7 +389,7 @@ def test_averaged_gaussian_reports_are_charged_as_if_their_slot_were_known() -> 
         randomizer=noisy,
         population=Population(100, 1000),
     )
-    found = charge_of(Block((design,)), GAUSSIAN, REPLACE_ONE, delta=DELTA, number=1)
+    found = block_charge(Block((design,)), GAUSSIAN, REPLACE_ONE, delta=DELTA, number=1)
     assert found == pytest.approx((2 / 8.0) ** 2, rel=1e-2)
 
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from scipy.special import log_ndtr
 from scipy.stats import norm
 
-from checkins.accounting.design import LEAST_NOISE, MOST_NOISE
+from checkins.accounting.design import LEAST_SLOT_NOISE, MOST_SLOT_NOISE
 from checkins.accounting.exact.gaussian import GaussianCampaign
 from checkins.accounting.exact.slot_ratio import Antipodal, Diluted, Displaced, Envelope, Shifted
 from checkins.accounting.exact.slot_sum import AddRemove, ReplaceOne
@@ -506,7 +506,7 @@ def test_lower_and_upper_are_within_a_hundredth(noise: float, slots: int, delta:
 
 @pytest.mark.parametrize("make", [AddRemove, ReplaceOne])
 @pytest.mark.parametrize("displaces", [None, 1])
-@pytest.mark.parametrize("noise", [LEAST_NOISE, 0.3, 0.5, 1e4, MOST_NOISE])
+@pytest.mark.parametrize("noise", [LEAST_SLOT_NOISE, 0.3, 0.5, 1e4, MOST_SLOT_NOISE])
 @pytest.mark.parametrize("slots", [1, 2, 20])
 def test_every_noise_a_design_may_have_can_be_accounted_for(
     make: type[AddRemove] | type[ReplaceOne],

@@ -70,7 +70,7 @@ def test_shares_fall_as_the_variation_grows(
 ) -> None:
     def left(tau: float) -> float:
         try:
-            return total_variation.share(delta=delta, epsilon=epsilon, variation=tau)
+            return total_variation.remaining_delta(delta=delta, epsilon=epsilon, variation=tau)
         except InvalidValue:
             return 0.0
 
@@ -83,7 +83,7 @@ def test_what_is_left_and_what_is_charged_stay_within_delta(
 ) -> None:
     """In rationals, with e^epsilon from below: a tau far below an ulp of delta counts too."""
     try:
-        share = total_variation.share(delta=delta, epsilon=epsilon, variation=tau)
+        share = total_variation.remaining_delta(delta=delta, epsilon=epsilon, variation=tau)
     except InvalidValue:
         return
     growth = Fraction(math.nextafter(math.exp(epsilon), 0.0))

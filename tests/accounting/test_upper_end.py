@@ -47,10 +47,10 @@ def test_it_is_so_for_several_campaigns(name: str) -> None:
 def test_a_quick_look_never_rules_out_what_is_proven(name: str, adjacency: Adjacency) -> None:
     mechanism = Campaigns((DESIGNS[name],), adjacency, 1)
     least = min(bound.epsilon.upper for bound in mechanism.bounds(DELTA))
-    assert not mechanism.proves_larger(least, DELTA)
-    assert mechanism.proves_larger(0.5 * least, DELTA)
+    assert not mechanism.proves_larger_epsilon(least, DELTA)
+    assert mechanism.proves_larger_epsilon(0.5 * least, DELTA)
 
 
 def test_several_campaigns_are_never_ruled_out_by_it() -> None:
     mechanism = Campaigns((DESIGNS["gaussian"],), Adjacency.ADD_REMOVE, 3)
-    assert not mechanism.proves_larger(1e-3, DELTA)
+    assert not mechanism.proves_larger_epsilon(1e-3, DELTA)

@@ -83,7 +83,11 @@ def test_a_number_that_would_become_0_is_refused_not_rounded(checkins, option: s
         (PURE, {"protocol": "fixd"}, "--protocol fixd: must be fixed, averaged or sliding"),
         (PURE, {"adjacency": "both"}, "--adjacency both: must be "),
         (NOISY, {"noise_at": "home"}, "--noise-at home: must be client or server"),
-        (PURE, {"population": "10..5"}, "--population 10..5: the first must not exceed the second"),
+        (
+            PURE,
+            {"population": "10..5"},
+            "--population 10..5: the smallest number must not exceed the largest",
+        ),
         (PURE, {"population": "0..5"}, f"--population 0..5: {RANGE}"),
         (PURE, {"population": "5.."}, f"--population 5..: {RANGE}"),
         (PURE, {"population": "nan"}, f"--population nan: {RANGE}"),

@@ -135,7 +135,10 @@ def test_nothing_that_privacy_depends_on_has_a_default(checkins, missing: str) -
         (["--population", "0"], f"--population 0: {CLIENTS}\n"),
         (["--population", "1e11"], f"--population 1e11: {CLIENTS}\n"),
         (["--population", "7.."], f"--population 7..: {CLIENTS}\n"),
-        (["--population", "7..2"], "--population 7..2: the first must not exceed the second"),
+        (
+            ["--population", "7..2"],
+            "--population 7..2: the smallest number must not exceed the largest",
+        ),
         (["--task", "nowhere.toml"], "--task nowhere.toml: must be patients"),
         (["--task", "patients"], "--dimension 14"),
         (["--out", "."], "--out .: is a folder"),

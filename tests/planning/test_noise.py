@@ -166,8 +166,10 @@ def test_a_candidate_has_the_epsilon_of_its_equivalent(name: str, adjacency: Adj
     if found.protocol is Protocol.AVERAGED and adjacency is ADD_REMOVE:
         return
     target, level = Target(0.7, 1e-6, adjacency), 1.0 if found.capacity is None else 2.0
-    assert spent(target, found.equivalent, level, QUICK) == spent(target, found, level, QUICK)
-    assert found.equivalent.equivalent == found.equivalent
+    assert spent(target, found.simplest_equivalent, level, QUICK) == spent(
+        target, found, level, QUICK
+    )
+    assert found.simplest_equivalent.simplest_equivalent == found.simplest_equivalent
 
 
 @pytest.mark.parametrize("name", ["one slot", "some slots", "repeated", "laplace", "capped"])

@@ -44,7 +44,7 @@ def test_no_design_of_the_front_dominates_another(name: str) -> None:
     assert 1 <= len(front) <= 12
     assert plan(name).recommended in front
     for one in front:
-        assert not any(dominates(other.axes, one.axes) for other in front)
+        assert not any(dominates(other.objectives, one.objectives) for other in front)
     assert [one.metrics.proxy for one in front] == sorted(one.metrics.proxy for one in front)
 
 

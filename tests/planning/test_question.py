@@ -109,12 +109,12 @@ def test_a_device_cannot_stay_longer_than_the_campaign() -> None:
 def test_a_known_task_brings_its_constants() -> None:
     known = Learning.of(Task("patients", "logistic", Optimizer(rate=1.0)))
     other = Learning.of(Task("synthetic", "mlp", Optimizer(rate=1.0)))
-    assert known.steepest != Learning().steepest
+    assert known.largest_step != Learning().largest_step
     assert (other.clip, other.radius) == (Learning().clip, Learning().radius)
 
 
 def test_momentum_is_only_for_steps_that_would_be_too_long() -> None:
-    learning = Learning(steepest=2.0)
+    learning = Learning(largest_step=2.0)
     assert learning.momentum(steps=100, step=2.0) == 0.0
     assert learning.momentum(steps=200, step=20.0) == pytest.approx(0.9)
     assert learning.step(steps=200, variance=1e-12) == pytest.approx(20.0)

@@ -279,7 +279,7 @@ def test_planning_can_be_turned_off(route: Any) -> None:
         ("epsilon=1&epsilon=2", "epsilon: was given more than once"),
         ("delta=1", "delta"),
         ("adjacency=both", "adjacency: must be one of add-remove, replace-one"),
-        ("population=10..5", "population = 10..5: the first must not exceed the second"),
+        ("population=10..5", "population = 10..5: the smallest number must not exceed the largest"),
         ("population=0..5", "population: must be an integer or LO..HI, from 1 to 10,000,000,0"),
         ("population=1..99999999999999", "population"),
         ("population=many", "population"),

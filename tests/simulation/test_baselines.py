@@ -19,7 +19,7 @@ from checkins.accounting import (
     Protocol,
     certify,
 )
-from checkins.accounting.comparisons import shuffled
+from checkins.accounting.comparisons import shuffling_epsilon
 from checkins.campaign import Campaign, PartialRun, certify_runs
 from checkins.randomizers import Gaussian, Laplace, PrivUnit
 from checkins.simulation.baselines import (
@@ -101,7 +101,7 @@ def test_shuffling_costs_at_most_the_campaign(randomizer: str) -> None:
     private = mechanism.randomizer.local_epsilon
 
     def spent(local: float) -> float:
-        return shuffled(local, clients=tiny.CLIENTS, delta=certificate.delta)
+        return shuffling_epsilon(local, clients=tiny.CLIENTS, delta=certificate.delta)
 
     assert spent(private) <= certificate.epsilon < spent(private * 1.001)
     assert found.adjacency is Adjacency.REPLACE_ONE  # said, whatever the campaign's is

@@ -27,7 +27,7 @@ from checkins.accounting.certificate import (
     OF_SOME_RANDOMIZER,
     Certificate,
     assumptions,
-    charged_to_delta,
+    charge_assumptions,
     versions,
 )
 from checkins.accounting.comparisons import comparisons
@@ -82,51 +82,55 @@ def certify(
     designs = (design,) if isinstance(design, Design) else tuple(design)
     check(designs, delta=delta, adjacency=adjacency, campaigns=campaigns, variation=variation)
     mechanism = Campaigns(designs, adjacency, campaigns)
-    bounded, exposure = mechanism, 0.0
-    if curious != 0 or curious is False:
+    accounted, exposure = mechanism, 0.0
+    if curious != 0 or curious is False:  # False is refused, because it is not a number
         validate.count(curious=curious)
-        accounted, exposure = against_curious(designs, curious, delta=delta, campaigns=campaigns)
-        bounded = replace(mechanism, designs=accounted, curious=True)
-    found = _bounds_after_charges(bounded, delta, variation, exposure)
+        accounted_designs, exposure = against_curious(
+            designs, curious, delta=delta, campaigns=campaigns
+        )
+        accounted = replace(mechanism, designs=accounted_designs, has_curious_clients=True)
+    bounds = _bounds_after_charges(accounted, delta, variation, exposure)
     certificate = _certificate(
-        mechanism, found, delta=delta, variation=variation, exposure=exposure, curious=curious
+        mechanism, bounds, delta=delta, variation=variation, exposure=exposure, curious=curious
     )
     if compare and len(designs) == 1 and designs[0].participation > 0.0:
-        compared = comparisons(designs[0], adjacency, campaigns=campaigns, delta=delta)
-        certificate = replace(certificate, alternatives=(*certificate.alternatives, *compared))
+        others = comparisons(designs[0], adjacency, campaigns=campaigns, delta=delta)
+        certificate = replace(certificate, alternatives=(*certificate.alternatives, *others))
     return replace(certificate, seconds=time.perf_counter() - started)
 
 
 def _certificate(
     mechanism: Mechanism,
-    found: Sequence[Bound],
+    bounds: Sequence[Bound],
     *,
     delta: float,
     variation: float,
     exposure: float = 0.0,
     curious: int = 0,
 ) -> Certificate:
-    """Return the certificate of the best bound. Its lower bound is about ``mechanism``."""
-    best = best_bound(found)
+    """Return the certificate of the best bound on epsilon. Its lower bound is for ``mechanism``."""
+    best = best_bound(bounds)
     epsilon = best.epsilon.upper
-    # With curious clients, ``found`` is about a weaker mechanism: its lower bounds do not apply.
-    known = mechanism.bounds(delta) if curious else found
-    lower = max(bound.epsilon.lower for bound in known)
+    # With curious clients, ``bounds`` holds for a less private mechanism, but not its lower ends.
+    true_bounds = mechanism.bounds(delta) if curious else bounds
+    lower_epsilon = max(bound.epsilon.lower for bound in true_bounds)
     if variation > 0.0:
-        above = total_variation.increased_delta(delta=delta, epsilon=epsilon, variation=variation)
-        lower = mechanism.lower_epsilon(above, at_most=lower)
+        increased_delta = total_variation.increased_delta(
+            delta=delta, epsilon=epsilon, variation=variation
+        )
+        lower_epsilon = mechanism.lower_epsilon(increased_delta, at_most=lower_epsilon)
     return Certificate(
         epsilon=epsilon,
-        epsilon_lower=min(lower, epsilon),
-        epsilon_lower_of=lower_of(mechanism.designs),
+        epsilon_lower=min(lower_epsilon, epsilon),
+        epsilon_lower_of=mechanism_of_lower_bound(mechanism.designs),
         delta=delta,
         adjacency=mechanism.adjacency,
         method=best.method,
         assumptions=(
-            *_assumed(mechanism, best, curious),
-            *charged_to_delta(variation=variation, epsilon=epsilon, exposure=exposure),
+            *_assumptions_of_bound(mechanism, best, curious),
+            *charge_assumptions(variation=variation, epsilon=epsilon, exposure=exposure),
         ),
-        alternatives=tuple(bound.as_alternative() for bound in found),
+        alternatives=tuple(bound.as_alternative() for bound in bounds),
         campaigns=mechanism.campaigns,
         curious=curious,
         variation=variation,
@@ -135,23 +139,24 @@ def _certificate(
     )
 
 
-def lower_of(designs: Sequence[Design]) -> str:
+def mechanism_of_lower_bound(designs: Sequence[Design]) -> str:
     """Return the text that says for which mechanism the lower bound on epsilon holds."""
-    unnamed = any(
+    is_unnamed = any(
         isinstance(design.randomizer, LocalRandomizer) and design.named_randomizer is None
         for design in designs
     )
-    return OF_SOME_RANDOMIZER if unnamed else OF_DESIGN
+    return OF_SOME_RANDOMIZER if is_unnamed else OF_DESIGN
 
 
 def _against_server(mechanism: Mechanism, delta: float) -> AgainstServer:
+    """Return the guarantee if the server is not trusted, for the least protected kind of client."""
     if isinstance(mechanism, Campaigns):
         return against_server(mechanism.designs, delta=delta, campaigns=mechanism.campaigns)
-    each = (
+    guarantees = (
         against_server((kind,), delta=delta, campaigns=mechanism.campaigns)
         for kind in mechanism.designs
     )
-    return max(each, key=lambda one: one.epsilon)
+    return max(guarantees, key=lambda guarantee: guarantee.epsilon)
 
 
 def smallest_epsilon(
@@ -162,7 +167,7 @@ def smallest_epsilon(
     campaigns: int = 1,
     variation: float = 0.0,
 ) -> float:
-    """Return the epsilon of ``certify`` without a certificate, or infinity if none is proved."""
+    """Return only the epsilon of ``certify``, or infinity if no epsilon is proved."""
     check(designs, delta=delta, adjacency=adjacency, campaigns=campaigns, variation=variation)
     mechanism = Campaigns(tuple(designs), adjacency, campaigns, needs_lower=False)
     try:
@@ -174,70 +179,74 @@ def smallest_epsilon(
 def _bounds_after_charges(
     mechanism: Mechanism, delta: float, variation: float, exposure: float
 ) -> list[Bound]:
-    """Return all bounds at a part of ``delta``, the share.
+    """Return all bounds on epsilon after the charges for ``variation`` and ``exposure``.
 
-    The rest of ``delta`` covers the charges for ``variation`` and ``exposure``. The largest share
-    that leaves enough for them is used. Raise ``NotCovered`` if no bound is finite.
+    ``exposure`` bounds the probability that a client displaces a curious client. The bounds hold at
+    a share of ``delta``, and the rest covers the charges. The largest share that leaves enough for
+    the charges is used. Raise ``NotCovered`` if no bound is finite.
     """
     if variation == 0.0 and exposure == 0.0:
-        return _finite(mechanism.bounds(delta), mechanism.designs, delta)
+        return _require_finite(mechanism.bounds(delta), mechanism.designs, delta)
 
-    def fits(share: float, epsilon: float) -> bool:
-        return total_variation.fits(
+    def charges_fit(share: float, epsilon: float) -> bool:
+        return total_variation.charges_fit(
             share, delta=delta, epsilon=epsilon, variation=variation, exposure=exposure
         )
 
-    least = 0.0
-    for share in total_variation.shares(delta):
-        if not fits(share, least):
-            continue  # its epsilon is at least ``least``, and the charges grow with epsilon
-        if mechanism.proves_larger(_most_charged(share, delta, variation + exposure), share):
+    least_epsilon = 0.0
+    for share in total_variation.delta_shares(delta):
+        if not charges_fit(share, least_epsilon):
+            continue  # smaller shares have larger epsilons, and the charges grow with epsilon
+        if mechanism.proves_larger_epsilon(
+            _epsilon_that_exhausts_delta(share, delta, variation + exposure), share
+        ):
             continue
-        found = _finite(mechanism.bounds(share), mechanism.designs, delta)
-        least = max(least, best_bound(found).epsilon.upper)
-        if fits(share, least):
-            if exposure > 0.0:  # it may use much of delta, so a better share is worth a search
-                return _refined(mechanism, found, delta, variation, exposure)
-            return found
-    raise total_variation.exhausted(delta, variation, exposure)
+        bounds = _require_finite(mechanism.bounds(share), mechanism.designs, delta)
+        least_epsilon = max(least_epsilon, best_bound(bounds).epsilon.upper)
+        if charges_fit(share, least_epsilon):
+            if exposure > 0.0:  # its charge may be large, so a better share is worth a search
+                return _improved_bounds(mechanism, bounds, delta, variation, exposure)
+            return bounds
+    raise total_variation.delta_exhausted(delta, variation, exposure)
 
 
-def _refined(
-    mechanism: Mechanism, known: list[Bound], delta: float, variation: float, exposure: float
+def _improved_bounds(
+    mechanism: Mechanism, bounds: list[Bound], delta: float, variation: float, exposure: float
 ) -> list[Bound]:
-    """Improve the bounds twice, with all of delta that remains after the charges."""
+    """Compute the bounds again, up to twice, with all of delta that the charges leave."""
     for _ in range(2):
-        epsilon = best_bound(known).epsilon.upper
+        epsilon = best_bound(bounds).epsilon.upper
         charge = total_variation.charge(epsilon=epsilon, variation=variation, exposure=exposure)
         share = math.nextafter(delta - charge, 0.0)
-        found = _finite(mechanism.bounds(share), mechanism.designs, delta)
-        if not best_bound(found).epsilon.upper < epsilon:
+        improved = _require_finite(mechanism.bounds(share), mechanism.designs, delta)
+        if not best_bound(improved).epsilon.upper < epsilon:
             break
-        known = found
-    return known
+        bounds = improved
+    return bounds
 
 
-def _most_charged(share: float, delta: float, charged: float) -> float:
-    """Return an epsilon above which ``share`` plus e^epsilon ``charged`` exceeds ``delta``."""
-    room = (Fraction(delta) - Fraction(share)) / Fraction(charged)
-    return math.log1p(2.0 * float(min(room, Fraction(10) ** 300)))
+def _epsilon_that_exhausts_delta(share: float, delta: float, charge_factor: float) -> float:
+    """Return an epsilon above which ``share`` + e^epsilon ``charge_factor`` exceeds ``delta``."""
+    ratio = (Fraction(delta) - Fraction(share)) / Fraction(charge_factor)
+    return math.log1p(2.0 * float(min(ratio, Fraction(10) ** 300)))
 
 
-def _finite(found: list[Bound], designs: Sequence[Design], delta: float) -> list[Bound]:
-    """Return the bounds. Raise ``NotCovered`` if none of them is finite."""
-    if any(math.isfinite(bound.epsilon.upper) for bound in found):
-        return found
+def _require_finite(bounds: list[Bound], designs: Sequence[Design], delta: float) -> list[Bound]:
+    """Return ``bounds``. Raise ``NotCovered`` if none of them is finite."""
+    if any(math.isfinite(bound.epsilon.upper) for bound in bounds):
+        return bounds
     for design in designs:
         if isinstance(design.randomizer, LocalRandomizer) and not design.randomizer.is_pure:
             raise NotCovered(
                 "local_delta",
                 design.randomizer.local_delta,
-                "no theorem covers it; its sum over all campaigns must be below delta",
+                "no theorem covers it; the sum over all campaigns must be less than delta",
             )
     raise NotCovered(
         "delta",
         delta,
-        f"no epsilon below {MOST_EPSILON:g} is proved at it; add noise or slots, or run less",
+        f"no epsilon below {MOST_EPSILON:g} is proved at this delta; add noise or slots, or run"
+        " fewer campaigns",
     )
 
 
@@ -253,7 +262,7 @@ def certify_heterogeneous(
 
     Each design in ``kinds`` describes one kind of client. The certificate holds for all clients.
     For one campaign, epsilon is the largest of all kinds. In several campaigns a client may be of a
-    different kind each time, so epsilon may exceed that of every single kind. Therefore the
+    different kind each time, so epsilon may exceed the epsilon of every kind. Therefore the
     pointwise largest divergence of the kinds is composed. A declared population is not used.
 
     Theorem:     docs/theory/windows-and-capacity.md, "Kinds of clients".
@@ -262,23 +271,23 @@ def certify_heterogeneous(
     started = time.perf_counter()
     check(kinds, delta=delta, adjacency=adjacency, campaigns=campaigns, variation=variation)
     # The population is dropped: whether slots overflow depends on all kinds of clients together.
-    distinct = tuple(
+    distinct_kinds = tuple(
         dict.fromkeys(
             kind if kind.protocol is Protocol.AVERAGED else replace(kind, population=None)
             for kind in kinds
         )
     )
-    if len({(kind.protocol, kind.randomizer, kind.capacity) for kind in distinct}) > 1:
+    if len({(kind.protocol, kind.randomizer, kind.capacity) for kind in distinct_kinds}) > 1:
         raise InvalidValue(
-            "kinds", len(distinct), "must differ in slots, window and participation only"
+            "kinds", len(distinct_kinds), "must differ in slots, window and participation only"
         )
     mechanism = (
-        Campaigns(distinct, adjacency, campaigns)
-        if len(distinct) == 1
-        else HeterogeneousClients(distinct, adjacency, campaigns)
+        Campaigns(distinct_kinds, adjacency, campaigns)
+        if len(distinct_kinds) == 1
+        else HeterogeneousClients(distinct_kinds, adjacency, campaigns)
     )
-    found = _bounds_after_charges(mechanism, delta, variation, 0.0)
-    certificate = _certificate(mechanism, found, delta=delta, variation=variation)
+    bounds = _bounds_after_charges(mechanism, delta, variation, 0.0)
+    certificate = _certificate(mechanism, bounds, delta=delta, variation=variation)
     return replace(certificate, seconds=time.perf_counter() - started)
 
 
@@ -288,7 +297,7 @@ def loss_distribution(
     """Return one campaign as dp_accounting's privacy loss distribution, to compose with others.
 
     ``delta`` is the smallest delta at which the result will be used. ``interval`` is the distance
-    between neighbouring losses. A declared population is not used.
+    between neighbouring points of the grid of privacy losses. A declared population is not used.
 
     Rounding:    up (pessimistic).
     """
@@ -327,9 +336,10 @@ def check(
         design.check_adjacency(adjacency)
 
 
-def _assumed(mechanism: Mechanism, best: Bound, curious: int) -> tuple[str, ...]:
-    together = isinstance(mechanism, Campaigns)
-    runs = mechanism.campaigns * (len(mechanism.designs) if together else 1)
+def _assumptions_of_bound(mechanism: Mechanism, best: Bound, curious: int) -> tuple[str, ...]:
+    """Return the assumptions of the best bound, without duplicates."""
+    is_sequence = isinstance(mechanism, Campaigns)
+    runs = mechanism.campaigns * (len(mechanism.designs) if is_sequence else 1)
     lines = (
         line
         for design in mechanism.designs
@@ -341,4 +351,4 @@ def _assumed(mechanism: Mechanism, best: Bound, curious: int) -> tuple[str, ...]
             curious=curious,
         )
     )
-    return tuple(dict.fromkeys((*lines, *(() if together else (KIND_INDEPENDENT_OF_DATA,)))))
+    return tuple(dict.fromkeys((*lines, *(() if is_sequence else (KIND_INDEPENDENT_OF_DATA,)))))

@@ -22,7 +22,7 @@ from dataclasses import dataclass, replace
 from scipy.special import bdtrc
 
 from checkins.accounting.design import (
-    LEAST_NOISE,
+    LEAST_SLOT_NOISE,
     Adjacency,
     Design,
     GaussianNoise,
@@ -72,46 +72,46 @@ def against_server(designs: Sequence[Design], *, delta: float, campaigns: int = 
     Neighbours:  replace-one: two values of the client's data.
     Rounding:    up.
     """
-    precision, local = 0.0, Counter[LocalRandomizer]()
+    precision, randomizers = 0.0, Counter[LocalRandomizer]()
     for design in designs:
         randomizer = design.randomizer
         if isinstance(randomizer, LocalRandomizer):
-            local[randomizer] += campaigns
+            randomizers[randomizer] += campaigns
         elif randomizer.at is NoiseAt.SERVER:
             return AgainstServer(math.inf, NO_PROTECTION)
         else:
             precision += campaigns / randomizer.noise_multiplier**2
-    left = delta - math.fsum(one.local_delta * times for one, times in local.items())
-    added = math.fsum(one.local_epsilon * times for one, times in local.items())
-    if left == 0.0 and not precision:  # basic composition uses exactly the local deltas
-        return AgainstServer(added, CONTENT_ONLY)
-    if not left > 0.0:
+    remaining = delta - math.fsum(one.local_delta * count for one, count in randomizers.items())
+    summed_epsilon = math.fsum(one.local_epsilon * count for one, count in randomizers.items())
+    if remaining == 0.0 and not precision:  # basic composition needs the local deltas only
+        return AgainstServer(summed_epsilon, CONTENT_ONLY)
+    if not remaining > 0.0:
         return AgainstServer(math.inf, NO_BOUND)
-    share = left / 2 if precision and local else left
+    delta_share = remaining / 2 if precision and randomizers else remaining
     epsilon = 0.0
     if precision:
-        epsilon += report_epsilon(1.0 / math.sqrt(precision), share)
-    if len(local) == 1 and local.total() > 1:
-        [(one, times)] = local.items()
+        epsilon += report_epsilon(1.0 / math.sqrt(precision), delta_share)
+    if len(randomizers) == 1 and randomizers.total() > 1:
+        [(one, count)] = randomizers.items()
         composed = kov_composition.homogeneous_composition(
-            epsilon=one.local_epsilon, steps=times, delta=share
+            epsilon=one.local_epsilon, steps=count, delta=delta_share
         )
-        epsilon += min(added, composed)
-    elif local:  # a single report needs no delta of its own
-        epsilon += added
+        epsilon += min(summed_epsilon, composed)
+    elif randomizers:  # a single report needs no delta of its own
+        epsilon += summed_epsilon
     return AgainstServer(epsilon * (1.0 + 1e-12) if len(designs) > 1 else epsilon, CONTENT_ONLY)
 
 
-_CROWDED_SHARE = 0.01
-"""Largest part of delta charged for slots with more curious clients than the design assumes."""
+_CROWDED_SLOT_DELTA_SHARE = 0.01
+"""Largest share of delta to charge for slots with more curious clients than the proof assumes."""
 
 
 def against_curious(
     designs: Sequence[Design], curious: int, *, delta: float, campaigns: int
 ) -> tuple[tuple[Design, ...], float]:
-    """Return the designs to account for against ``curious`` clients, and the exposure h.
+    """Return the designs whose epsilon holds against ``curious`` clients, and the exposure h.
 
-    h is for all campaigns together. The caller charges e^ε h to delta
+    h is the sum over all campaigns. The caller charges e^ε h to delta
     (``total_variation.charge``).
 
     Neighbours:  any.
@@ -120,24 +120,26 @@ def against_curious(
     runs = len(designs) * campaigns
     accounted, exposures = [], []
     for design in designs:
-        met, probability = _curious_per_slot(design, curious, most=_CROWDED_SHARE * delta / runs)
-        accounted.append(_without_curious(design, curious, met))
-        exposures.append(_displaced(design, curious) + probability)
+        curious_in_slot, probability_of_more = _curious_per_slot(
+            design, curious, most=_CROWDED_SLOT_DELTA_SHARE * delta / runs
+        )
+        accounted.append(_without_curious(design, curious, curious_in_slot))
+        exposures.append(_displacement_bound(design, curious) + probability_of_more)
     total = campaigns * math.fsum(exposures)
     if runs > 1:  # replace-one needs this factor: see docs/theory/curious.md
         total *= 1.0 + 2.0 * delta
     return tuple(accounted), min(1.0, total * (1.0 + 1e-12))
 
 
-def _displaced(design: Design, curious: int) -> float:
-    """Return c p0/(m (K+1)), at least the probability that the client displaces a curious one."""
-    if not chooses(design):
+def _displacement_bound(design: Design, curious: int) -> float:
+    """Return c p0/(m (K+1)), which bounds the probability that a curious client is displaced."""
+    if not server_chooses(design):
         return 0.0
     return curious * design.participation / (design.drawable_slots * ((design.capacity or 1) + 1))
 
 
-def chooses(design: Design) -> bool:
-    """Return True if the server may turn away a client that checked in."""
+def server_chooses(design: Design) -> bool:
+    """Return True if the server may have to choose among the clients that check in to a slot."""
     if design.protocol is Protocol.AVERAGED:
         return False
     return isinstance(design.randomizer, LocalRandomizer) or design.capacity is not None
@@ -146,24 +148,26 @@ def chooses(design: Design) -> bool:
 def _curious_per_slot(design: Design, curious: int, *, most: float) -> tuple[int, float]:
     """Return the assumed number of curious clients per slot, and the probability of more.
 
-    The number is the smallest for which that probability is at most ``most``.
+    The number is the smallest for which the probability of more is at most ``most``.
     """
     randomizer = design.randomizer
-    at_server = isinstance(randomizer, GaussianNoise) and randomizer.at is NoiseAt.SERVER
-    if at_server or design.protocol is Protocol.AVERAGED:
+    noise_at_server = isinstance(randomizer, GaussianNoise) and randomizer.at is NoiseAt.SERVER
+    if noise_at_server or design.protocol is Protocol.AVERAGED:
         return 0, 0.0  # the reports of other clients in the slot are not needed to hide a report
     slots, probability = design.drawable_slots, design.participation / design.drawable_slots
     places = (design.capacity or 1) - 1
 
-    def probability_of_more(met: int) -> float:
-        return slots * float(bdtrc(met, curious, probability)) * (1.0 + 1e-6)
+    def probability_of_more(in_slot: int) -> float:
+        return slots * float(bdtrc(in_slot, curious, probability)) * (1.0 + 1e-6)
 
-    most_met = min(curious, places)
-    if probability_of_more(most_met) <= most:
-        met = first_true(lambda met: probability_of_more(met) <= most, false=-1, true=most_met)
-        return met, probability_of_more(met)
+    most_in_slot = min(curious, places)
+    if probability_of_more(most_in_slot) <= most:
+        in_slot = first_true(
+            lambda count: probability_of_more(count) <= most, false=-1, true=most_in_slot
+        )
+        return in_slot, probability_of_more(in_slot)
     if isinstance(randomizer, LocalRandomizer):
-        return places, 0.0  # a report is hidden by itself, even if all others are disclosed
+        return places, 0.0  # the local randomizer hides a report, even if all others are disclosed
     raise NotCovered(
         "curious",
         curious,
@@ -172,16 +176,16 @@ def _curious_per_slot(design: Design, curious: int, *, most: float) -> tuple[int
     )
 
 
-def _without_curious(design: Design, curious: int, met: int) -> Design:
+def _without_curious(design: Design, curious: int, curious_in_slot: int) -> Design:
     """Return the design without the protection by the reports and noise of curious clients."""
     randomizer = design.randomizer
     if isinstance(randomizer, LocalRandomizer) and not randomizer.is_pure:
         raise NotCovered(
-            "curious", curious, "no theorem covers it with a local delta; use a pure randomizer"
+            "curious", curious, "no theorem covers them with a local delta; use a pure randomizer"
         )
     if design.protocol is Protocol.AVERAGED and isinstance(randomizer, GaussianNoise):
         raise NotCovered(
-            "curious", curious, "no theorem covers it for averages of Gaussian reports"
+            "curious", curious, "no theorem covers them for averages of Gaussian reports"
         )
     if design.protocol is Protocol.AVERAGED and design.population is not None:
         fewest, most = design.population.fewest, design.population.most
@@ -190,13 +194,13 @@ def _without_curious(design: Design, curious: int, met: int) -> Design:
                 "curious", curious, f"must be fewer than the {fewest:,} clients that contribute"
             )
         return replace(design, population=Population(fewest - curious, most))
-    if met and design.capacity is not None and isinstance(randomizer, LocalRandomizer):
-        unnamed = LocalRandomizer(randomizer.local_epsilon)  # dummies count in full slots too
-        return replace(design, capacity=design.capacity - met, randomizer=unnamed)
-    if met and isinstance(randomizer, GaussianNoise) and design.capacity is not None:
-        share = math.sqrt((design.capacity - met) / design.capacity) * (1.0 - 1e-12)
-        if design.slot_noise(randomizer) * share < LEAST_NOISE:
-            raise NotCovered("curious", curious, "leaves too little noise in a slot; add noise")
+    if curious_in_slot and design.capacity is not None and isinstance(randomizer, LocalRandomizer):
+        unnamed = LocalRandomizer(randomizer.local_epsilon)  # bounds for known dummies do not apply
+        return replace(design, capacity=design.capacity - curious_in_slot, randomizer=unnamed)
+    if curious_in_slot and isinstance(randomizer, GaussianNoise) and design.capacity is not None:
+        share = math.sqrt((design.capacity - curious_in_slot) / design.capacity) * (1.0 - 1e-12)
+        if design.slot_noise(randomizer) * share < LEAST_SLOT_NOISE:
+            raise NotCovered("curious", curious, "leave too little noise in a slot; add noise")
         noise = replace(randomizer, noise_multiplier=randomizer.noise_multiplier * share)
         return replace(design, randomizer=noise)
     return design

@@ -1,4 +1,4 @@
-"""All bounds on epsilon at one delta, of which a certificate uses the best.
+"""Compute all bounds on epsilon at one delta, of which a certificate uses the best.
 
 The smallest upper bound is the certificate's epsilon. The largest lower bound is its
 ``epsilon_lower``.
@@ -30,40 +30,40 @@ from checkins.accounting.solve import DeltaBounds, Interval, crossing
 from checkins.errors import NotCovered
 
 _COARSE_CELLS, _MOST_COARSE_EPSILON = 100, 100.0
-"""Cells of a coarse grid, and the largest epsilon that is tried on it."""
+"""Number of cells of a coarse grid, and the largest epsilon that is tried on it."""
 _MOST_SEQUENCES = 16
-"""Largest number of sequences of kinds of clients that are tried for a lower bound.
+"""Largest number of sequences of kinds of clients to try for a lower bound.
 
-If there are more, only sequences of a single kind are tried."""
+If there are more sequences, only those with the same kind in every campaign are tried."""
 
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """The interval that one method proves for epsilon."""
+    """The lower and the upper bound that one method proves for epsilon."""
 
     method: str
     epsilon: Interval
     note: str
 
     def as_alternative(self) -> Alternative:
-        bounded = math.isfinite(self.epsilon.upper)
-        note = self.note if bounded else "gives no bound for this design"
-        return Alternative(self.method, self.epsilon.upper, note, proves=bounded)
+        is_bounded = math.isfinite(self.epsilon.upper)
+        note = self.note if is_bounded else "gives no bound for this design"
+        return Alternative(self.method, self.epsilon.upper, note, proves=is_bounded)
 
 
-def best_bound(found: Sequence[Bound]) -> Bound:
+def best_bound(bounds: Sequence[Bound]) -> Bound:
     """Return the bound with the smallest upper bound on epsilon."""
-    return min(found, key=lambda bound: bound.epsilon.upper)
+    return min(bounds, key=lambda bound: bound.epsilon.upper)
 
 
 @dataclass(frozen=True, slots=True)
 class Campaigns:
-    """``designs`` run one after the other, and the whole sequence runs ``campaigns`` times."""
+    """Campaigns with these designs one after the other, the whole sequence ``campaigns`` times."""
 
     designs: tuple[Design, ...]
     adjacency: Adjacency
     campaigns: int
-    curious: bool = False
+    has_curious_clients: bool = False
     """Whether some clients disclose what they see. If so, only exact bounds hold."""
     needs_lower: bool = True
     """Whether lower bounds on epsilon are computed. Without them, ``bounds`` is faster."""
@@ -73,34 +73,41 @@ class Campaigns:
         return len(self.designs) == 1 and self.campaigns == 1
 
     @property
-    def participation(self) -> float:
-        """The expected number of times that a client takes part. Epsilon 0 holds at this delta."""
+    def expected_participations(self) -> float:
+        """The expected number of times that a client takes part.
+
+        The campaigns are (0, delta)-DP if delta is at least this number.
+        """
         return self.campaigns * math.fsum(design.participation for design in self.designs)
 
     def bounds(self, delta: float) -> list[Bound]:
-        """Return the bounds of every method that applies."""
-        if self.participation <= delta:
+        """Return the bound of every method that covers these campaigns."""
+        if self.expected_participations <= delta:
             note = "holds because participation is at most delta"
             return [Bound("exact", Interval(0.0, 0.0), note)]
         if self.is_one_campaign:
-            one = _of_one_campaign(
+            exact = _bounds_of_one_campaign(
                 self.designs[0], self.adjacency, delta, needs_lower=self.needs_lower
             )
-            found = list(one)
+            exact_bounds = list(exact)
         else:
-            found = list(_of_several_campaigns(self, delta))
-        return found if self.curious else [*found, *_published(self, delta)]
+            exact_bounds = list(_bounds_of_several_campaigns(self, delta))
+        if self.has_curious_clients:
+            return exact_bounds
+        return [*exact_bounds, *_paper_and_known_slot_bounds(self, delta)]
 
-    def proves_larger(self, epsilon: float, delta: float) -> bool:
+    def proves_larger_epsilon(self, epsilon: float, delta: float) -> bool:
         """Return True if a coarse grid proves that the true epsilon is larger than ``epsilon``."""
         if (
             not self.is_one_campaign
             or epsilon > _MOST_COARSE_EPSILON
-            or self.participation <= delta
+            or self.expected_participations <= delta
         ):
             return False
-        known = _lower_bounds(self.designs[0], self.adjacency, delta, cells=_COARSE_CELLS)
-        return any(bound.lower(epsilon) > delta for bound in known)
+        divergences = _lower_bound_divergences(
+            self.designs[0], self.adjacency, delta, cells=_COARSE_CELLS
+        )
+        return any(divergence.lower(epsilon) > delta for divergence in divergences)
 
     def lower_epsilon(self, delta: float, *, at_most: float) -> float:
         """Return a lower bound on epsilon at this delta, which is at most ``at_most``.
@@ -111,71 +118,73 @@ class Campaigns:
         if at_most == 0.0 or not delta < 1.0:
             return 0.0
         if self.is_one_campaign:
-            known = list(_lower_bounds(self.designs[0], self.adjacency, delta))
+            divergences = list(_lower_bound_divergences(self.designs[0], self.adjacency, delta))
             for epsilon in (at_most, at_most * (1.0 - 1e-6), at_most * (1.0 - 1e-4)):
-                if any(bound.lower(epsilon) > delta for bound in known):
+                if any(divergence.lower(epsilon) > delta for divergence in divergences):
                     return epsilon
-            return min(at_most, max(one.epsilon.lower for one in self.bounds(delta)))
-        if self.participation <= delta:
+            return min(at_most, max(bound.epsilon.lower for bound in self.bounds(delta)))
+        if self.expected_participations <= delta:
             return 0.0
         try:
-            return min(at_most, _composed(self, delta).lower)
+            return min(at_most, _composed_epsilon(self, delta).lower)
         except NotCovered:
             return 0.0
 
 
-def _lower_bounds(
+def _lower_bound_divergences(
     design: Design, adjacency: Adjacency, delta: float, *, cells: int | None = None
 ) -> Iterator[DeltaBounds]:
-    """Yield divergences whose ``lower`` some client of the design attains."""
+    """Yield divergences whose ``lower`` is a lower bound on the delta of some client."""
     if isinstance(design.randomizer, LocalRandomizer):
         design = _with_pure_reports(design, design.randomizer)
-    attaining = campaign_divergence.attaining_design(design)
+    attaining_design = campaign_divergence.attaining_design(design)
     try:
-        yield campaign_divergence.divergence(attaining, adjacency, delta=delta, cells=cells)
-        bounded = campaign_divergence.with_population(design, adjacency, delta=delta, cells=cells)
-        if bounded is not None and attaining == design:
-            yield bounded
+        yield campaign_divergence.divergence(attaining_design, adjacency, delta=delta, cells=cells)
+        with_population = campaign_divergence.with_population(
+            design, adjacency, delta=delta, cells=cells
+        )
+        if with_population is not None and attaining_design == design:
+            yield with_population
     except NotCovered:
         return
 
 
 def _with_pure_reports(design: Design, randomizer: LocalRandomizer) -> Design:
-    """Return the design with local delta 0. It is a special case of an approximate randomizer."""
+    """Return the design with local delta 0, for a lower bound that also holds for a larger one."""
     if randomizer.is_pure:
         return design
     return replace(design, randomizer=LocalRandomizer(randomizer.local_epsilon))
 
 
-def _of_one_campaign(
+def _bounds_of_one_campaign(
     design: Design, adjacency: Adjacency, delta: float, *, needs_lower: bool
 ) -> Iterator[Bound]:
     """Yield the bounds of the exact accountant for one campaign."""
     try:
         divergence = campaign_divergence.divergence(design, adjacency, delta=delta)
         if needs_lower:
-            found = divergence.epsilon(delta)
+            epsilon = divergence.epsilon(delta)
         else:
-            found = Interval(0.0, divergence.upper_epsilon(delta))
+            epsilon = Interval(0.0, divergence.upper_epsilon(delta))
         is_attained = campaign_divergence.attaining_design(design) == design
         if needs_lower and not is_attained:
-            lower = _attained_lower(design, adjacency, delta)
-            found = replace(found, lower=min(lower, found.upper))
+            lower = _attained_lower_epsilon(design, adjacency, delta)
+            epsilon = replace(epsilon, lower=min(lower, epsilon.upper))
         note = "holds for any number of clients and any model"
         if design.protocol is Protocol.AVERAGED:
             note = "assumes a minimum number of clients that contribute"
-        yield Bound("exact", found, note)
-        bounded = campaign_divergence.with_population(design, adjacency, delta=delta)
-        if bounded is not None and design.population is not None:
+        yield Bound("exact", epsilon, note)
+        with_population = campaign_divergence.with_population(design, adjacency, delta=delta)
+        if with_population is not None and design.population is not None:
             note = f"needs the assumption that at most {design.population.most:,} clients exist"
-            found = bounded.epsilon(delta)
+            epsilon = with_population.epsilon(delta)
             yield Bound(
-                "exact-population", found if is_attained else replace(found, lower=0.0), note
+                "exact-population", epsilon if is_attained else replace(epsilon, lower=0.0), note
             )
     except NotCovered:
         if isinstance(design.randomizer, LocalRandomizer):
             pure = _with_pure_reports(design, design.randomizer)
-            lower = _attained_lower(pure, adjacency, delta) if needs_lower else 0.0
+            lower = _attained_lower_epsilon(pure, adjacency, delta) if needs_lower else 0.0
             mechanism = Campaigns((design,), adjacency, 1)
             upper = _epsilon_with_local_delta(mechanism, delta, start=lower)
             note = "no upper bound; a pure randomizer proves the lower bound"
@@ -184,48 +193,49 @@ def _of_one_campaign(
             yield Bound("exact", Interval(min(lower, upper), upper), note)
 
 
-def _published(mechanism: Campaigns, delta: float) -> Iterator[Bound]:
-    """Yield the bounds of the paper's theorems and of local privacy."""
+def _paper_and_known_slot_bounds(mechanism: Campaigns, delta: float) -> Iterator[Bound]:
+    """Yield the bound of the paper's theorem, and the bound without amplification."""
     designs, campaigns = mechanism.designs, mechanism.campaigns
     if all(map(paper_covers, designs)):
-        paper = composed_paper_epsilon(designs, campaigns=campaigns, delta=delta)
+        paper_bound = composed_paper_epsilon(designs, campaigns=campaigns, delta=delta)
         note = "bound of the paper on random check-ins"
         if not mechanism.is_one_campaign:
             note = "bounds of the paper on random check-ins, composed by [KOV17]"
-        yield Bound("paper", Interval(0.0, paper), note)
+        yield Bound("paper", Interval(0.0, paper_bound), note)
     if len(designs) == 1:
         adjacency = mechanism.adjacency
-        upper = _no_amplification(designs[0], adjacency, campaigns=campaigns, delta=delta)
+        upper = _no_amplification_epsilon(designs[0], adjacency, campaigns=campaigns, delta=delta)
         note = "holds even if the adversary knows the client's slot"
         yield Bound("no-amplification", Interval(0.0, upper), note)
 
 
-def _attained_lower(
-    design: Design, adjacency: Adjacency, delta: float, *, known: float | None = None
+def _attained_lower_epsilon(
+    design: Design, adjacency: Adjacency, delta: float, *, known_lower: float | None = None
 ) -> float:
-    """Return a lower bound on epsilon that some client of the design attains.
+    """Return a lower bound on epsilon that holds for some client of the design.
 
-    Return 0 if a coarse grid proves that this lower bound is at most ``known``.
+    Return 0 if a coarse grid proves that this lower bound is at most ``known_lower``, a lower
+    bound that the caller already has. None means that the caller has none.
     """
-    attaining = campaign_divergence.attaining_design(design)
-    if attaining.participation <= delta:
+    attaining_design = campaign_divergence.attaining_design(design)
+    if attaining_design.participation <= delta:
         return 0.0
-    divergence = partial(campaign_divergence.divergence, attaining, adjacency, delta=delta)
-    if known is not None and divergence(cells=_COARSE_CELLS).upper(known) <= delta:
+    divergence = partial(campaign_divergence.divergence, attaining_design, adjacency, delta=delta)
+    if known_lower is not None and divergence(cells=_COARSE_CELLS).upper(known_lower) <= delta:
         return 0.0
     return divergence().epsilon(delta).lower
 
 
-def _of_several_campaigns(mechanism: Campaigns, delta: float) -> Iterator[Bound]:
+def _bounds_of_several_campaigns(mechanism: Campaigns, delta: float) -> Iterator[Bound]:
     """Yield the bounds of the exact accountant for several campaigns."""
     try:
         yield Bound(
-            "exact", _composed(mechanism, delta), "composed from privacy loss distributions"
+            "exact", _composed_epsilon(mechanism, delta), "composed from privacy loss distributions"
         )
-        bounded = _composition(mechanism).upper_epsilon_with_population(delta)
-        if bounded is not None:
+        upper_with_population = _composition(mechanism).upper_epsilon_with_population(delta)
+        if upper_with_population is not None:
             note = "needs the declared limit on the number of clients"
-            yield Bound("exact-population", Interval(0.0, bounded), note)
+            yield Bound("exact-population", Interval(0.0, upper_with_population), note)
     except NotCovered:
         upper = _epsilon_with_local_delta(mechanism, delta, start=0.0)
         if math.isfinite(upper):
@@ -236,9 +246,9 @@ def _of_several_campaigns(mechanism: Campaigns, delta: float) -> Iterator[Bound]
 def _epsilon_with_local_delta(mechanism: Campaigns, delta: float, *, start: float) -> float:
     """Return epsilon of campaigns whose reports have local deltas, or infinity if unproved.
 
-    Reports are compared with those of a pure randomizer that is close in total variation. So each
-    campaign charges its local delta once, and not once for every slot. The search starts at
-    ``start``.
+    Reports are compared with reports of a pure randomizer that is close in total variation. So each
+    campaign charges its local delta once, and not once for every slot. The search for epsilon
+    starts at ``start``.
 
     Theorem:     docs/theory/pure.md, "Approximate randomizers".
     Rounding:    up.
@@ -256,41 +266,41 @@ def _epsilon_with_local_delta(mechanism: Campaigns, delta: float, *, start: floa
         if mechanism.adjacency is Adjacency.REPLACE_ONE:
             charge *= 2.0 + math.exp(randomizer.local_epsilon)
         charges.append(charge)
-    total = math.fsum(charges) * (1.0 + 1e-12)
+    total_charge = math.fsum(charges) * (1.0 + 1e-12)
     curve: Callable[[float], float]
     if mechanism.is_one_campaign:
         curve = campaign_divergence.divergence(pure[0], mechanism.adjacency, delta=delta).upper
     else:
         curve = Composition(tuple(pure), mechanism.adjacency, mechanism.campaigns).curve(delta)
 
-    def charged(epsilon: float) -> float:
+    def charged_delta(epsilon: float) -> float:
         growth = math.exp(epsilon)
         factor = growth if mechanism.adjacency is Adjacency.ADD_REMOVE else 1.0 + growth
-        return curve(epsilon) + factor * total
+        return curve(epsilon) + factor * total_charge
 
-    if total >= delta:
+    if total_charge >= delta:
         return math.inf
-    return crossing(charged, delta, guess=start or 1.0, precision=1e-6).upper
+    return crossing(charged_delta, delta, guess=start or 1.0, precision=1e-6).upper
 
 
 def _composition(mechanism: Campaigns) -> Composition:
     return Composition(mechanism.designs, mechanism.adjacency, mechanism.campaigns)
 
 
-def _composed(mechanism: Campaigns, delta: float) -> Interval:
-    """Compose the privacy losses.
+def _composed_epsilon(mechanism: Campaigns, delta: float) -> Interval:
+    """Return bounds on epsilon by composing the privacy losses of all campaigns.
 
     A lower bound for one campaign is also a lower bound for all campaigns together.
     """
-    found = _composition(mechanism).epsilon(delta)
-    alone = max(
-        _attained_lower(one, mechanism.adjacency, delta, known=found.lower)
-        for one in set(mechanism.designs)
+    epsilon = _composition(mechanism).epsilon(delta)
+    lower_of_one_campaign = max(
+        _attained_lower_epsilon(design, mechanism.adjacency, delta, known_lower=epsilon.lower)
+        for design in set(mechanism.designs)
     )
-    return replace(found, lower=min(max(found.lower, alone), found.upper))
+    return replace(epsilon, lower=min(max(epsilon.lower, lower_of_one_campaign), epsilon.upper))
 
 
-def _no_amplification(
+def _no_amplification_epsilon(
     design: Design, adjacency: Adjacency, *, campaigns: int, delta: float
 ) -> float:
     """Return epsilon against an adversary who knows the client's slot, or infinity if unproved."""
@@ -299,12 +309,12 @@ def _no_amplification(
         local = known_slot_epsilon(design, design.randomizer, delta=delta, campaigns=campaigns)
         if campaigns == 1 or design.named_randomizer is not None:
             return local
-    known = campaign_divergence.with_known_slot(design)
+    known_slot = campaign_divergence.with_known_slot(design)
     try:
         if campaigns == 1:
-            exact = campaign_divergence.divergence(known, adjacency, delta=delta)
-            return exact.upper_epsilon(delta)
-        return min(local, Composition((known,), adjacency, campaigns).upper_epsilon(delta))
+            divergence = campaign_divergence.divergence(known_slot, adjacency, delta=delta)
+            return divergence.upper_epsilon(delta)
+        return min(local, Composition((known_slot,), adjacency, campaigns).upper_epsilon(delta))
     except NotCovered:
         return local
 
@@ -334,26 +344,30 @@ class HeterogeneousClients:
 
     def _worst_kind(self, delta: float) -> Bound:
         """Return the best bound of the kind of client for which that bound is largest."""
-        found = [Campaigns((kind,), self.adjacency, 1).bounds(delta) for kind in self.designs]
-        worst = max((best_bound(bounds) for bounds in found), key=lambda bound: bound.epsilon.upper)
-        lower = max(bound.epsilon.lower for bounds in found for bound in bounds)
+        by_kind = [Campaigns((kind,), self.adjacency, 1).bounds(delta) for kind in self.designs]
+        worst = max(
+            (best_bound(bounds) for bounds in by_kind), key=lambda bound: bound.epsilon.upper
+        )
+        lower = max(bound.epsilon.lower for bounds in by_kind for bound in bounds)
         upper = worst.epsilon.upper
         note = f"the largest of {len(self.designs)} kinds of clients"
         return Bound(worst.method, Interval(min(lower, upper), upper), note)
 
-    def proves_larger(self, epsilon: float, delta: float) -> bool:
+    def proves_larger_epsilon(self, epsilon: float, delta: float) -> bool:
+        """Return False, because no fast lower bound is known for several kinds of clients."""
         return False
 
     def lower_epsilon(self, delta: float, *, at_most: float) -> float:
         """Return a lower bound on epsilon for some client, which is at most ``at_most``."""
-        found = 0.0
+        lower = 0.0
         for sequence in self._sequences():
-            runs = self.campaigns if len(sequence) == 1 else 1
-            mechanism = Campaigns(sequence, self.adjacency, runs)
-            found = max(found, mechanism.lower_epsilon(delta, at_most=at_most))
-        return found
+            repeats = self.campaigns if len(sequence) == 1 else 1
+            mechanism = Campaigns(sequence, self.adjacency, repeats)
+            lower = max(lower, mechanism.lower_epsilon(delta, at_most=at_most))
+        return lower
 
     def _sequences(self) -> list[tuple[Design, ...]]:
+        """Return sequences with one kind per campaign, or with one kind for all campaigns."""
         count = math.comb(self.campaigns + len(self.designs) - 1, self.campaigns)
         if count > _MOST_SEQUENCES:
             return [(kind,) for kind in self.designs]
@@ -365,7 +379,7 @@ Mechanism = Campaigns | HeterogeneousClients
 
 
 def paper_epsilon(design: Design, *, delta: float) -> float:
-    """Return the epsilon of the paper's theorem for the protocol, or infinity if it gives none.
+    """Return the epsilon of the paper's theorem for the protocol, or infinity if none applies.
 
     Theorem:     [BKMTT20, Thm 3.2] fixed, [BKMTT20, Thm 4.1] averaged, [BKMTT20, Thm 4.3] sliding.
     Neighbours:  replace-one; add/remove too for fixed and sliding.
@@ -375,16 +389,16 @@ def paper_epsilon(design: Design, *, delta: float) -> float:
                  alone, and the same bound holds.
     """
     if isinstance(design.randomizer, LocalRandomizer):
-        return _local(design, design.randomizer, delta=delta)
+        return _theorem_epsilon(design, design.randomizer, delta=delta)
     noise = design.randomizer.noise_multiplier
     local_deltas = [max(delta * 10.0**-k, 1e-290) for k in range(4, 60, 4)]
     local_epsilons = [report_epsilon(noise, local_delta) for local_delta in local_deltas]
-    tries = (
-        _local(design, LocalRandomizer(local_epsilon, local_delta), delta=delta)
+    epsilons = (
+        _theorem_epsilon(design, LocalRandomizer(local_epsilon, local_delta), delta=delta)
         for local_epsilon, local_delta in zip(local_epsilons, local_deltas, strict=True)
         if local_epsilon <= MOST_LOCAL_EPSILON
     )
-    return min(tries, default=math.inf)
+    return min(epsilons, default=math.inf)
 
 
 def paper_covers(design: Design) -> bool:
@@ -396,9 +410,9 @@ def paper_covers(design: Design) -> bool:
     return design.capacity in (None, 1)
 
 
-def _local(design: Design, randomizer: LocalRandomizer, *, delta: float) -> float:
-    """Return the theorem's epsilon for this randomizer, or infinity if it does not apply."""
-    local = {
+def _theorem_epsilon(design: Design, randomizer: LocalRandomizer, *, delta: float) -> float:
+    """Return the paper's epsilon for this randomizer, or infinity if no theorem applies."""
+    privacy = {
         "local_epsilon": randomizer.local_epsilon,
         "local_delta": randomizer.local_delta,
         "delta": delta,
@@ -406,13 +420,13 @@ def _local(design: Design, randomizer: LocalRandomizer, *, delta: float) -> floa
     try:
         if design.protocol is Protocol.AVERAGED:
             clients = design.population.fewest if design.population else 1
-            return statements.averaged_total(clients=clients, slots=design.slots, **local)
+            return statements.averaged_total(clients=clients, slots=design.slots, **privacy)
         theorem = (
             statements.sliding_window(window=design.drawable_slots)
             if design.protocol is Protocol.SLIDING
             else statements.fixed_window(slots=design.slots, participation=design.participation)
         )
-        return theorem.total_epsilon(**local)
+        return theorem.total_epsilon(**privacy)
     except NotCovered:
         return math.inf
 
@@ -425,33 +439,35 @@ def known_slot_epsilon(
     Participation below 1 still amplifies privacy, except for averaged updates. Several campaigns
     are composed by [KOV17].
     """
-    averaged = design.protocol is Protocol.AVERAGED
-    one = amplification.known_slot_epsilon(
+    is_averaged = design.protocol is Protocol.AVERAGED
+    single = amplification.known_slot_epsilon(
         local_epsilon=randomizer.local_epsilon,
         local_delta=randomizer.local_delta,
         delta=delta,
-        participation=1.0 if averaged else design.participation,
+        participation=1.0 if is_averaged else design.participation,
     )
     if campaigns == 1:
-        return one
-    left = delta - campaigns * randomizer.local_delta
-    if left <= 0.0:
+        return single
+    remaining = delta - campaigns * randomizer.local_delta
+    if remaining <= 0.0:
         return math.inf
-    return kov_composition.homogeneous_composition(epsilon=one, steps=campaigns, delta=left)
+    return kov_composition.homogeneous_composition(epsilon=single, steps=campaigns, delta=remaining)
 
 
 def composed_paper_epsilon(designs: Sequence[Design], *, campaigns: int, delta: float) -> float:
     """Compose the paper's bounds of several campaigns by [KOV17].
 
-    Half of ``delta`` is shared by the single campaigns. The other half is for the composition. A
-    single campaign uses all of ``delta``.
+    The single campaigns share half of ``delta``, and the composition uses the other half. If there
+    is only one campaign, it uses all of ``delta``.
     """
     runs = len(designs) * campaigns
     if runs == 1:
         return paper_epsilon(designs[0], delta=delta)
-    each = [paper_epsilon(design, delta=delta / (2 * runs)) for design in designs]
-    if not all(map(math.isfinite, each)):
+    epsilons = [paper_epsilon(design, delta=delta / (2 * runs)) for design in designs]
+    if not all(map(math.isfinite, epsilons)):
         return math.inf
-    if len(set(each)) == 1:
-        return kov_composition.homogeneous_composition(epsilon=each[0], steps=runs, delta=delta / 2)
-    return kov_composition.composition(each * campaigns, delta=delta / 2)
+    if len(set(epsilons)) == 1:
+        return kov_composition.homogeneous_composition(
+            epsilon=epsilons[0], steps=runs, delta=delta / 2
+        )
+    return kov_composition.composition(epsilons * campaigns, delta=delta / 2)

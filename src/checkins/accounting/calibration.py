@@ -1,4 +1,4 @@
-"""Find the value of one parameter that meets a target (epsilon, delta), rounded to be private."""
+"""Find the value of one parameter with which a design just meets a target (epsilon, delta)."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from checkins.accounting.adversaries import against_curious
 from checkins.accounting.certificate import Certificate
 from checkins.accounting.composition import Composition
 from checkins.accounting.design import (
-    LEAST_NOISE,
+    LEAST_SLOT_NOISE,
     MOST_LOCAL_EPSILON,
-    MOST_NOISE,
+    MOST_SLOT_NOISE,
     Adjacency,
     Design,
     GaussianNoise,
@@ -29,7 +29,7 @@ from checkins.accounting.solve import crossing, first_true
 from checkins.errors import InvalidValue, NotCovered
 from checkins.validate import MOST_SLOTS
 
-_COARSE, _FINE = 200, 512
+_COARSE_CELLS, _FINE_CELLS = 200, 512
 """Numbers of grid cells for the first and the last search. A certificate uses more cells."""
 
 
@@ -58,7 +58,7 @@ class Calibration:
 
 @dataclass(frozen=True, slots=True)
 class _Target:
-    """The (epsilon, delta) to meet. ``delta`` is what remains for the design after charges."""
+    """The (epsilon, delta) to meet. ``delta`` is what remains after other charges."""
 
     epsilon: float
     delta: float
@@ -104,37 +104,42 @@ class _Target:
         if self.campaigns > 1:
             composed = Composition((design,), self.adjacency, self.campaigns)
             return composed.curve(self.delta, cells)(self.epsilon)
-        bounds = (campaign_divergence.divergence, campaign_divergence.with_population)
-        known = (bound(design, self.adjacency, delta=self.delta, cells=cells) for bound in bounds)
-        return min(one.upper(self.epsilon) for one in known if one is not None)
+        methods = (campaign_divergence.divergence, campaign_divergence.with_population)
+        divergences = (
+            method(design, self.adjacency, delta=self.delta, cells=cells) for method in methods
+        )
+        return min(bounds.upper(self.epsilon) for bounds in divergences if bounds is not None)
 
 
 @dataclass(frozen=True, slots=True)
 class _SearchRange:
-    """A parameter with its most private value, ``tightest``, and its least private, ``loosest``."""
+    """A parameter with its most and its least private value.
+
+    ``with_value`` returns the design with a value of the parameter. The search begins at ``start``.
+    """
 
     name: str
     with_value: Callable[[float], Design]
-    tightest: float
-    loosest: float
+    most_private: float
+    least_private: float
     is_integer: bool = False
     start: float = 1.0
     is_package_limit: bool = False
-    """Whether ``loosest`` is a limit of this package instead of a limit of the parameter."""
+    """Whether ``least_private`` is a limit of this package instead of a limit of the parameter."""
 
     def more_private(self, value: float, target: _Target) -> float:
         """Return a slightly more private value: 1 larger for integers, else changed by 0.01 %."""
-        if value == self.tightest:
+        if value == self.most_private:
             raise self.out_of_reach(target)
-        rises = self.tightest > self.loosest
-        value = value + 1 if self.is_integer else value * (1.0 + (1e-4 if rises else -1e-4))
-        return min(value, self.tightest) if rises else max(value, self.tightest)
+        increases = self.most_private > self.least_private
+        value = value + 1 if self.is_integer else value * (1.0 + (1e-4 if increases else -1e-4))
+        return min(value, self.most_private) if increases else max(value, self.most_private)
 
     def out_of_reach(self, target: _Target) -> NotCovered:
         return NotCovered(
             "epsilon",
             target.epsilon,
-            f"out of reach: even {self.name} = {self.tightest:g} gives a larger epsilon",
+            f"out of reach: even {self.name} = {self.most_private:g} gives a larger epsilon",
         )
 
 
@@ -154,7 +159,7 @@ def calibrate(
     This is the smallest noise, number of slots or capacity, or the largest local epsilon or
     participation. The design's own value of the parameter is ignored. The certificate contains no
     comparisons with other protocols. ``variation`` and ``curious`` are as in ``certify``.
-    ``variation`` must hold for the value that is found.
+    ``variation`` must be an upper bound for the resulting value too.
 
     Rounding:    to the more private side, so the certificate's epsilon is at most ``epsilon``.
 
@@ -162,42 +167,44 @@ def calibrate(
     >>> design = Design(
     ...     Protocol.FIXED, slots=1000, participation=1.0, randomizer=LocalRandomizer(1.0)
     ... )
-    >>> found = calibrate(
+    >>> calibration = calibrate(
     ...     design,
     ...     parameter=Parameter.LOCAL_EPSILON,
     ...     epsilon=0.5,
     ...     delta=1e-6,
     ...     adjacency=Adjacency.ADD_REMOVE,
     ... )
-    >>> round(found.value, 3), found.certificate.epsilon <= 0.5
+    >>> round(calibration.value, 3), calibration.certificate.epsilon <= 0.5
     (2.57, True)
     """
     validate.one_of(Parameter, parameter=parameter)
     validate.positive(epsilon=epsilon)
     check([design], delta=delta, adjacency=adjacency, campaigns=campaigns, variation=variation)
-    left = total_variation.share(delta=delta, epsilon=epsilon, variation=variation)
-    search = _search_range(design, parameter)
-    target = _Target(epsilon, left, adjacency, campaigns, curious)
-    value = _integer(search, target) if search.is_integer else _real(search, target)
+    share = total_variation.remaining_delta(delta=delta, epsilon=epsilon, variation=variation)
+    parameter_range = _search_range(design, parameter)
+    target = _Target(epsilon, share, adjacency, campaigns, curious)
+    solve = _solve_integer if parameter_range.is_integer else _solve_real
+    value = solve(parameter_range, target)
     while True:
-        found = search.with_value(value)
-        certificate = target.certify(found, delta=delta, variation=variation)
+        calibrated = parameter_range.with_value(value)
+        certificate = target.certify(calibrated, delta=delta, variation=variation)
         if certificate.epsilon <= epsilon:
             break
-        value = search.more_private(value, target)  # the certificate's grid is another one
-    return Calibration(parameter, int(value) if search.is_integer else value, found, certificate)
+        value = parameter_range.more_private(value, target)  # the certificate uses another grid
+    value = int(value) if parameter_range.is_integer else value
+    return Calibration(parameter, value, calibrated, certificate)
 
 
 def _search_range(design: Design, parameter: Parameter) -> _SearchRange:
     randomizer = design.randomizer
     match parameter, randomizer:
         case Parameter.NOISE_MULTIPLIER, GaussianNoise():
-            per_slot = design.slot_noise(replace(randomizer, noise_multiplier=1.0))
+            slot_noise_per_unit = design.slot_noise(replace(randomizer, noise_multiplier=1.0))
             return _SearchRange(
                 "noise_multiplier",
                 lambda x: replace(design, randomizer=replace(randomizer, noise_multiplier=x)),
-                MOST_NOISE / per_slot * (1 - 1e-12),
-                LEAST_NOISE / per_slot * (1 + 1e-12),
+                MOST_SLOT_NOISE / slot_noise_per_unit * (1 - 1e-12),
+                LEAST_SLOT_NOISE / slot_noise_per_unit * (1 + 1e-12),
                 is_package_limit=True,
             )
         case Parameter.LOCAL_EPSILON, LocalRandomizer():
@@ -218,10 +225,14 @@ def _search_range(design: Design, parameter: Parameter) -> _SearchRange:
             )
         case Parameter.CAPACITY, GaussianNoise(at=NoiseAt.CLIENT) if design.capacity is not None:
             noise = randomizer.noise_multiplier
-            most = min(int((MOST_NOISE / noise) ** 2 * (1 - 1e-12)), MOST_SLOTS)
-            least = max(1, math.ceil((LEAST_NOISE / noise) ** 2))
+            most_capacity = min(int((MOST_SLOT_NOISE / noise) ** 2 * (1 - 1e-12)), MOST_SLOTS)
+            least_capacity = max(1, math.ceil((LEAST_SLOT_NOISE / noise) ** 2))
             return _SearchRange(
-                "capacity", lambda x: replace(design, capacity=int(x)), most, least, is_integer=True
+                "capacity",
+                lambda x: replace(design, capacity=int(x)),
+                most_capacity,
+                least_capacity,
+                is_integer=True,
             )
         case Parameter.CAPACITY, LocalRandomizer() if design.protocol is not Protocol.AVERAGED:
             return _SearchRange(
@@ -239,57 +250,58 @@ _NOT_APPLICABLE = {
     Parameter.LOCAL_EPSILON: "needs a local randomizer; solve for noise-multiplier instead",
     Parameter.PARTICIPATION: "averaged updates are proved for participation 1 only",
     Parameter.SLOTS: "affects epsilon in the fixed protocol only",
-    Parameter.CAPACITY: "affects epsilon if a slot sums private reports; averaged updates use all",
+    Parameter.CAPACITY: "affects epsilon if slots sum private reports; averaged updates use all",
 }
 
 
-def _real(search: _SearchRange, target: _Target) -> float:
+def _solve_real(search: _SearchRange, target: _Target) -> float:
     """Search the logarithm of the parameter, first on a coarse grid and then on a fine one."""
-    span = math.log(search.tightest / search.loosest)
+    log_range = math.log(search.most_private / search.least_private)
 
-    def at(step: float) -> float:
-        return search.loosest * math.exp(math.copysign(min(step, abs(span)), span))
+    def value_at(step: float) -> float:
+        return search.least_private * math.exp(math.copysign(min(step, abs(log_range)), log_range))
 
     def delta_at_step(step: float, cells: int) -> float:
-        return target.delta_of(search.with_value(at(step)), cells=cells)
+        return target.delta_of(search.with_value(value_at(step)), cells=cells)
 
-    if delta_at_step(0.0, _COARSE) <= target.delta:
+    if delta_at_step(0.0, _COARSE_CELLS) <= target.delta:
         if search.is_package_limit:
             raise InvalidValue(
                 "epsilon",
                 target.epsilon,
-                f"even {search.name} = {search.loosest:g}, the limit here, gives a smaller epsilon",
+                f"even {search.name} = {search.least_private:g}, the smallest or largest supported"
+                " value, gives a smaller epsilon",
             )
-        return search.loosest
-    if delta_at_step(abs(span), _COARSE) > target.delta:
+        return search.least_private
+    if delta_at_step(abs(log_range), _COARSE_CELLS) > target.delta:
         raise search.out_of_reach(target)
-    rough = crossing(
-        lambda step: delta_at_step(step, _COARSE),
+    coarse_step = crossing(
+        lambda step: delta_at_step(step, _COARSE_CELLS),
         target.delta,
-        guess=abs(math.log(search.start / search.loosest)),
+        guess=abs(math.log(search.start / search.least_private)),
         precision=1e-3,
         surely_above_at_zero=True,
     ).upper
-    fine = crossing(
-        lambda step: delta_at_step(step, _FINE),
+    fine_step = crossing(
+        lambda step: delta_at_step(step, _FINE_CELLS),
         target.delta,
-        guess=rough,
+        guess=coarse_step,
         precision=3e-5,
         stride=5e-3,
         surely_above_at_zero=True,
     ).upper
-    return at(fine)
+    return value_at(fine_step)
 
 
-def _integer(search: _SearchRange, target: _Target) -> int:
+def _solve_integer(search: _SearchRange, target: _Target) -> int:
     """Return the smallest integer that meets the target, by doubling and bisection."""
 
     def fits(x: int) -> bool:
-        return target.delta_of(search.with_value(x), cells=_FINE) <= target.delta
+        return target.delta_of(search.with_value(x), cells=_FINE_CELLS) <= target.delta
 
-    too_loose, enough = int(search.loosest) - 1, int(search.loosest)
-    while not fits(enough):
-        if enough >= search.tightest:
+    too_small, large_enough = int(search.least_private) - 1, int(search.least_private)
+    while not fits(large_enough):
+        if large_enough >= search.most_private:
             raise search.out_of_reach(target)
-        too_loose, enough = enough, min(2 * enough, int(search.tightest))
-    return first_true(fits, false=too_loose, true=enough)
+        too_small, large_enough = large_enough, min(2 * large_enough, int(search.most_private))
+    return first_true(fits, false=too_small, true=large_enough)

@@ -12,11 +12,11 @@ from importlib.metadata import PackageNotFoundError, version
 
 from checkins import formatting
 from checkins.accounting import total_variation
-from checkins.accounting.adversaries import AgainstServer, chooses
+from checkins.accounting.adversaries import AgainstServer, server_chooses
 from checkins.accounting.design import Adjacency, Design, GaussianNoise, NoiseAt, Protocol
 
-UNIT = "one client's whole contribution"
-ROUNDING = "epsilon is rounded up, epsilon_lower down"
+PRIVACY_UNIT = "one client's whole contribution"
+ROUNDING_NOTE = "epsilon is rounded up, epsilon_lower down"
 OF_DESIGN = "this design"
 OF_SOME_RANDOMIZER = "some randomizer with this local epsilon"
 """Values of ``epsilon_lower_of``: the mechanism for which no epsilon below ``epsilon_lower`` holds.
@@ -64,21 +64,21 @@ class Certificate:
     """The largest number of clients that may disclose what they see."""
     variation: float = 0.0
     """Upper bound on the total variation distance between the real releases and a function of the
-    design's releases. It is charged to delta. ``epsilon_lower`` is about the design."""
+    design's releases. It is charged to delta. ``epsilon_lower`` is for the design itself."""
     seconds: float = 0.0
     versions: dict[str, str] = field(default_factory=dict)
 
     def as_dict(self) -> dict[str, object]:
-        """Return plain values for JSON. An epsilon without a bound is None."""
+        """Return plain values for JSON. An infinite epsilon, which means no bound, becomes None."""
         return {
             "epsilon": formatting.finite(self.epsilon),
             "epsilon_lower": formatting.finite(self.epsilon_lower),
             "epsilon_lower_of": self.epsilon_lower_of,
             "delta": self.delta,
             "adjacency": str(self.adjacency),
-            "unit": UNIT,
+            "unit": PRIVACY_UNIT,
             "method": self.method,
-            "rounding": ROUNDING,
+            "rounding": ROUNDING_NOTE,
             "campaigns": self.campaigns,
             "curious": self.curious,
             "variation": self.variation,
@@ -93,18 +93,18 @@ class Certificate:
 CERTIFICATE_FIELDS = frozenset(
     Certificate(0.0, 0.0, 0.5, Adjacency.REPLACE_ONE, "", (), ()).as_dict()
 )
-"""The keys of a certificate in JSON."""
+"""The keys of a certificate's JSON object."""
 
 
 def versions(*packages: str) -> dict[str, str]:
     """Return the versions of Python and of the packages that computed a number."""
-    found = {"python": platform.python_version()}
+    by_package = {"python": platform.python_version()}
     for package in packages:
         try:
-            found[package] = version(package)
+            by_package[package] = version(package)
         except PackageNotFoundError:
-            found[package] = "unknown"
-    return found
+            by_package[package] = "unknown"
+    return by_package
 
 
 KIND_INDEPENDENT_OF_DATA = (
@@ -125,15 +125,20 @@ def assumptions(
     ``uses_population`` adds the assumption that at most the declared number of clients exist.
     """
     return (
-        *_common(design, campaigns, curious),
-        *_noise(design, curious),
-        *_slots(design, adjacency, curious),
-        *_population(design, uses_population),
+        *_general_assumptions(design, campaigns, curious),
+        *_noise_assumptions(design, curious),
+        *_choice_assumptions(design, adjacency, curious),
+        *_population_assumptions(design, uses_population),
     )
 
 
-def charged_to_delta(*, variation: float, epsilon: float, exposure: float = 0.0) -> tuple[str, ...]:
-    """Return one line for each amount that is charged to delta."""
+def charge_assumptions(
+    *, variation: float, epsilon: float, exposure: float = 0.0
+) -> tuple[str, ...]:
+    """Return the assumptions behind the charges to delta, one for each charge above 0.
+
+    ``exposure`` bounds the probability that a client displaces a curious client.
+    """
     lines = []
     if variation > 0.0:
         charge = total_variation.charge(epsilon=epsilon, variation=variation)
@@ -152,19 +157,19 @@ def charged_to_delta(*, variation: float, epsilon: float, exposure: float = 0.0)
     return tuple(lines)
 
 
-def _exactly(value: float) -> str:
-    """Write a number in full, so that an assumption is not stated weaker than the proof uses it."""
+def _all_digits(value: float) -> str:
+    """Return all digits of a number, because a rounded number may state a weaker assumption."""
     short = f"{value:g}"
     return short if float(short) == value else repr(float(value))
 
 
-def _common(design: Design, runs: int, curious: int) -> Iterator[str]:
-    # A client can learn about another, unless the server adds noise to the sum of all reports.
-    others_matter = design.protocol is Protocol.AVERAGED or chooses(design)
+def _general_assumptions(design: Design, runs: int, curious: int) -> Iterator[str]:
+    # A client may learn about others, unless the server adds noise to the sum of all reports.
+    clients_learn_of_others = design.protocol is Protocol.AVERAGED or server_chooses(design)
     yield (
         "the server is trusted, clients follow the protocol, and nobody observes the connections"
         " between clients and server; the adversary sees every release"
-        + (" and is not one of the clients" if not curious and others_matter else "")
+        + (" and is not one of the clients" if not curious and clients_learn_of_others else "")
     )
     if curious:
         yield (
@@ -172,7 +177,7 @@ def _common(design: Design, runs: int, curious: int) -> Iterator[str]:
             " they were chosen, their reports and their noise"
         )
     yield (
-        f"each client takes part with probability at most {_exactly(design.participation)} and"
+        f"each client takes part with probability at most {_all_digits(design.participation)} and"
         f" draws its slot uniformly from {design.drawable_slots:,} slots, independently of data and"
         " of other clients"
     )
@@ -181,7 +186,7 @@ def _common(design: Design, runs: int, curious: int) -> Iterator[str]:
         yield f"there are {runs:,} campaigns, each with fresh randomness and {fixed}"
 
 
-def _noise(design: Design, curious: int) -> Iterator[str]:
+def _noise_assumptions(design: Design, curious: int) -> Iterator[str]:
     randomizer = design.randomizer
     averaged = design.protocol is Protocol.AVERAGED
     others = "all other clients" if curious else "clients"
@@ -197,8 +202,10 @@ def _noise(design: Design, curious: int) -> Iterator[str]:
             yield f"every slot sums exactly {design.capacity:,} reports, dummies included"
         yield f"{others} keep the noise of their reports secret"
         return
-    yield f"every report is {_exactly(randomizer.local_epsilon)}-DP" + (
-        "" if randomizer.is_pure else f", except for a delta of {_exactly(randomizer.local_delta)}"
+    yield f"every report is {_all_digits(randomizer.local_epsilon)}-DP" + (
+        ""
+        if randomizer.is_pure
+        else f", except for a delta of {_all_digits(randomizer.local_delta)}"
     )
     if averaged:
         yield f"{others} keep their reports secret"
@@ -223,20 +230,20 @@ def _noise(design: Design, curious: int) -> Iterator[str]:
     yield f"a dummy and the report of any client are indistinguishable up to the {limit}"
 
 
-def _slots(design: Design, adjacency: Adjacency, curious: int) -> Iterator[str]:
-    if chooses(design):
+def _choice_assumptions(design: Design, adjacency: Adjacency, curious: int) -> Iterator[str]:
+    if server_chooses(design):
         yield (
             "if more clients check in to a slot than it uses, the server chooses among them"
             " uniformly at random"
         )
-        silent = "no other client discloses" if curious else "no client discloses"
-        yield f"{silent} whether it was chosen"
-    wakes = design.window is not None and adjacency is Adjacency.REPLACE_ONE
-    if wakes and chooses(design):
+        nobody_discloses = "no other client discloses" if curious else "no client discloses"
+        yield f"{nobody_discloses} whether it was chosen"
+    wake_time_matters = design.window is not None and adjacency is Adjacency.REPLACE_ONE
+    if wake_time_matters and server_chooses(design):
         yield "the time at which a client wakes does not depend on its data"
 
 
-def _population(design: Design, uses_population: bool) -> Iterator[str]:
+def _population_assumptions(design: Design, uses_population: bool) -> Iterator[str]:
     if design.population is None:
         return
     if design.protocol is Protocol.AVERAGED:
@@ -248,5 +255,5 @@ def _population(design: Design, uses_population: bool) -> Iterator[str]:
         yield (
             f"at most {design.population.most:,} clients exist, and each checks in to any given"
             " slot with probability at most"
-            f" {_exactly(design.participation)}/{design.drawable_slots:,}"
+            f" {_all_digits(design.participation)}/{design.drawable_slots:,}"
         )

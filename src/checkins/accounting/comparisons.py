@@ -20,23 +20,24 @@ from checkins.accounting.paper.statements import shuffling, shuffling_earlier
 from checkins.accounting.solve import crossing
 
 _CELLS = 1024
+"""Number of grid cells for the privacy loss of Poisson sampling."""
 
 
 def comparisons(
     design: Design, adjacency: Adjacency, *, campaigns: int, delta: float
 ) -> Iterator[Alternative]:
-    """Yield every comparison for the same neighbours and the same randomizer."""
-    local = design.randomizer if isinstance(design.randomizer, LocalRandomizer) else None
-    if local is not None and not local.is_pure:
+    """Yield the epsilon of each other protocol with the same neighbour relation and randomizer."""
+    local_randomizer = design.randomizer if isinstance(design.randomizer, LocalRandomizer) else None
+    if local_randomizer is not None and not local_randomizer.is_pure:
         return
     if adjacency is Adjacency.ADD_REMOVE:
         yield poisson(design, campaigns=campaigns, delta=delta)
-    elif local is not None and campaigns == 1:
-        yield from _shuffling_bounds(design, local, delta=delta)
+    elif local_randomizer is not None and campaigns == 1:
+        yield from _shuffling_bounds(design, local_randomizer, delta=delta)
 
 
 def poisson(design: Design, *, campaigns: int, delta: float) -> Alternative:
-    """Account for independent sampling with probability p0/m in each of m steps, composed exactly.
+    """Return epsilon if a server samples each client with probability p0/m in each of m steps.
 
     Theorem:     docs/theory/windows-and-capacity.md; equal to dp_accounting's Poisson accountant.
     Neighbours:  add/remove.
@@ -49,13 +50,15 @@ def poisson(design: Design, *, campaigns: int, delta: float) -> Alternative:
     3.47
     """
     rate = design.participation / design.drawable_slots
-    step = replace(campaign_divergence.uncapped(design), slots=1, window=None, participation=rate)
+    one_step = replace(
+        campaign_divergence.uncapped(design), slots=1, window=None, participation=rate
+    )
     steps = design.drawable_slots * campaigns
     rounding = Rounding.near(delta, side=Side.UP, cells=_CELLS, runs=steps)
-    above = campaign_divergence.pair(step, Adjacency.ADD_REMOVE, rounding, delta=delta).repeat(
-        steps, rounding
-    )
-    epsilon = crossing(worse_direction(above), delta, guess=1.0, precision=1e-9).upper
+    all_steps = campaign_divergence.pair(
+        one_step, Adjacency.ADD_REMOVE, rounding, delta=delta
+    ).repeat(steps, rounding)
+    epsilon = crossing(worse_direction(all_steps), delta, guess=1.0, precision=1e-9).upper
     note = f"a server samples each client with probability {rate:.3g} in each of {steps:,} steps"
     return Alternative("poisson", epsilon, note, proves=False)
 
@@ -68,26 +71,26 @@ def _shuffling_bounds(
     n is the smallest declared population, or the number of slots if none is declared.
     """
     clients = design.drawable_slots if design.population is None else design.population.fewest
-    best = shuffled(randomizer.local_epsilon, clients=clients, delta=delta)
+    exact_epsilon = shuffling_epsilon(randomizer.local_epsilon, clients=clients, delta=delta)
     note = f"a trusted shuffler mixes one report from each of {clients:,} clients"
-    yield Alternative("shuffling-best", best, note, proves=False)
-    local = {"local_epsilon": randomizer.local_epsilon, "delta": delta}
+    yield Alternative("shuffling-best", exact_epsilon, note, proves=False)
+    privacy = {"local_epsilon": randomizer.local_epsilon, "delta": delta}
     earlier = {
-        "shuffling-paper": shuffling(clients=clients).epsilon(**local),
-        "shuffling-efmrtt19": shuffling_earlier(clients=clients, **local),
+        "shuffling-paper": shuffling(clients=clients).epsilon(**privacy),
+        "shuffling-efmrtt19": shuffling_earlier(clients=clients, **privacy),
     }
     for method, epsilon in earlier.items():
         yield Alternative(method, epsilon, f"{note}; an earlier bound", proves=False)
 
 
-def shuffled(local_epsilon: float, *, clients: int, delta: float) -> float:
+def shuffling_epsilon(local_epsilon: float, *, clients: int, delta: float) -> float:
     """Return the epsilon of shuffling one report from each of ``clients``.
 
     Theorem:     docs/theory/pure.md, "Shuffling".
     Neighbours:  replace-one.
     Rounding:    up.
 
-    >>> round(shuffled(1.0, clients=10_000, delta=1e-6), 4)
+    >>> round(shuffling_epsilon(1.0, clients=10_000, delta=1e-6), 4)
     0.0432
     """
     return PureReplaceOne(PureCampaign(local_epsilon, clients, 1.0), delta=delta).upper_epsilon(

@@ -25,8 +25,8 @@ from checkins.accounting.exact.grid_distribution import CELLS, Rounding, Side
 from checkins.accounting.solve import Interval, crossing
 from checkins.errors import NotCovered
 
-SPLITS = (0.5, 0.46, 0.54, 0.4, 0.6)
-"""Shares e1/(e1 + e2) that the triangle bound tries."""
+EPSILON_SPLITS = (0.5, 0.46, 0.54, 0.4, 0.6)
+"""Values of e1/(e1 + e2) that the triangle bound tries, to use the smallest delta."""
 DeltaOfEpsilon = Callable[[float], float]
 """An upper bound on delta as a function of epsilon."""
 
@@ -41,17 +41,17 @@ class Composition:
 
     def epsilon(self, delta: float) -> Interval:
         """Return a lower and an upper bound on epsilon."""
-        high, below = self.upper_epsilon(delta), self._pair(self.adjacency, delta, Side.DOWN)
+        upper, pair = self.upper_epsilon(delta), self._pair(self.adjacency, delta, Side.DOWN)
 
-        def lower(epsilon: float) -> float:
-            return max(below.remove(epsilon), below.add(epsilon)) * (1 - ROUND_OFF)
+        def lower_delta(epsilon: float) -> float:
+            return max(pair.remove(epsilon), pair.add(epsilon)) * (1 - ROUND_OFF)
 
-        start = high if 0 < high < math.inf else 1.0
-        low = crossing(lower, delta, guess=start, precision=1e-9).lower
-        return Interval(min(low, high), high)
+        guess = upper if 0 < upper < math.inf else 1.0
+        lower = crossing(lower_delta, delta, guess=guess, precision=1e-9).lower
+        return Interval(min(lower, upper), upper)
 
     def upper_epsilon(self, delta: float) -> float:
-        """Return the upper bound of ``epsilon`` only, in half the time."""
+        """Return only the upper bound on epsilon, in half the time of ``epsilon``."""
         return crossing(self._curve(delta), delta, guess=1.0, precision=1e-9).upper
 
     def upper_epsilon_with_population(self, delta: float) -> float | None:
@@ -69,13 +69,16 @@ class Composition:
         return uncapped.upper_epsilon(delta - overflow)
 
     def curve(self, delta: float, cells: int = CELLS) -> DeltaOfEpsilon:
-        """Return an upper bound on delta as a function of epsilon, accurate down to ``delta``."""
-        plain = self._curve(delta, cells)
+        """Return an upper bound on delta as a function of epsilon, accurate near ``delta``.
+
+        If a population is declared, the bound uses it for epsilons at which that is better.
+        """
+        any_population = self._curve(delta, cells)
         uncapped, overflow = self._without_overflow()
         if uncapped is None or overflow >= delta:
-            return plain
-        without = uncapped._curve(delta, cells)
-        return lambda epsilon: min(plain(epsilon), without(epsilon) + overflow)
+            return any_population
+        without_overflow = uncapped._curve(delta, cells)
+        return lambda epsilon: min(any_population(epsilon), without_overflow(epsilon) + overflow)
 
     def triangle_curve(self, delta: float, cells: int) -> DeltaOfEpsilon:
         """Return a bound like ``curve``, but for replace-one use the triangle bound only.
@@ -95,14 +98,16 @@ class Composition:
         place of the campaigns if no design has Gaussian noise, a capacity and a declared
         population.
         """
-        known = [campaign_divergence.overflow_probability_of(design) for design in self.designs]
-        if all(probability is None for probability in known):
+        probabilities = [
+            campaign_divergence.overflow_probability_of(design) for design in self.designs
+        ]
+        if all(probability is None for probability in probabilities):
             return None, 0.0
         uncapped = tuple(
             design if probability is None else campaign_divergence.uncapped(design)
-            for design, probability in zip(self.designs, known, strict=True)
+            for design, probability in zip(self.designs, probabilities, strict=True)
         )
-        overflow = self.repeats * math.fsum(probability or 0.0 for probability in known)
+        overflow = self.repeats * math.fsum(probability or 0.0 for probability in probabilities)
         return replace(self, designs=uncapped), overflow
 
     def _curve(self, delta: float, cells: int = CELLS) -> DeltaOfEpsilon:
@@ -116,12 +121,14 @@ class Composition:
     ) -> DominatingPair:
         runs = len(self.designs) * self.repeats
         rounding = Rounding.near(delta, side=side, cells=cells, runs=runs)
-        known = {
-            one: campaign_divergence.pair(one, adjacency, rounding, delta=delta)
-            for one in dict.fromkeys(self.designs)
+        pairs = {
+            design: campaign_divergence.pair(design, adjacency, rounding, delta=delta)
+            for design in dict.fromkeys(self.designs)
         }
-        once = reduce(lambda a, b: a.compose(b, rounding), (known[one] for one in self.designs))
-        return once.repeat(self.repeats, rounding)
+        one_repeat = reduce(
+            lambda a, b: a.compose(b, rounding), (pairs[design] for design in self.designs)
+        )
+        return one_repeat.repeat(self.repeats, rounding)
 
 
 def epsilon_of_mixed_kinds(
@@ -138,15 +145,15 @@ def epsilon_of_mixed_kinds(
     rounding = Rounding.near(delta, side=Side.UP, runs=campaigns)
 
     def pair(relation: Adjacency) -> DominatingPair:
-        known = [campaign_divergence.pair(kind, relation, rounding, delta=delta) for kind in kinds]
-        return envelope(known).repeat(campaigns, rounding)
+        pairs = [campaign_divergence.pair(kind, relation, rounding, delta=delta) for kind in kinds]
+        return envelope(pairs).repeat(campaigns, rounding)
 
-    upper = _upper_delta_curve(pair, adjacency, kinds)
-    return crossing(upper, delta, guess=1.0, precision=1e-9).upper
+    delta_curve = _upper_delta_curve(pair, adjacency, kinds)
+    return crossing(delta_curve, delta, guess=1.0, precision=1e-9).upper
 
 
 def worse_direction(add_remove_pair: DominatingPair) -> DeltaOfEpsilon:
-    """Return the larger delta of the two directions. ``add_remove_pair`` must be rounded up."""
+    """Return the larger delta of adding and removing a client. The pair must be rounded up."""
     return lambda epsilon: (
         max(add_remove_pair.remove(epsilon), add_remove_pair.add(epsilon)) * (1 + ROUND_OFF)
     )
@@ -156,13 +163,14 @@ def triangle_bound(add_remove_pair: DominatingPair) -> DeltaOfEpsilon:
     """Return the triangle bound on delta between two values of one client's data."""
 
     def delta(epsilon: float) -> float:
-        sums = []
-        for part in SPLITS:
-            removing, adding = part * epsilon, (1.0 - part) * epsilon
-            sums.append(
-                add_remove_pair.remove(removing) + math.exp(removing) * add_remove_pair.add(adding)
+        deltas = []
+        for split in EPSILON_SPLITS:
+            remove_epsilon, add_epsilon = split * epsilon, (1.0 - split) * epsilon
+            deltas.append(
+                add_remove_pair.remove(remove_epsilon)
+                + math.exp(remove_epsilon) * add_remove_pair.add(add_epsilon)
             )
-        return min(1.0, min(sums) * (1 + ROUND_OFF))
+        return min(1.0, min(deltas) * (1 + ROUND_OFF))
 
     return delta
 

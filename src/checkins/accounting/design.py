@@ -14,18 +14,25 @@ from enum import StrEnum
 from checkins import validate
 from checkins.errors import InvalidValue, NotCovered
 
-LEAST_NOISE, MOST_NOISE = 0.2, 1e6
-"""Smallest and largest noise of a slot in units of the clip. Outside, doubles are inaccurate."""
+LEAST_SLOT_NOISE, MOST_SLOT_NOISE = 0.2, 1e6
+"""Smallest and largest standard deviation of a slot's noise, in clip norms.
+
+Outside this range, the accountant's floating-point numbers are too inaccurate."""
 MOST_LOCAL_EPSILON = 100.0
 """Largest local epsilon that the accountant supports."""
 MOST_PRIVUNIT_DIMENSION, LEAST_PRIVUNIT_EPSILON = 10**8, 1e-6
-"""Largest dimension and smallest local epsilon of PrivUnit that doubles can represent."""
+"""Largest dimension and smallest local epsilon for which PrivUnit is computed accurately."""
 MOST_EPSILON = 500.0
 """Largest epsilon that a search tries, because a larger epsilon is no meaningful guarantee."""
 
 
 class Protocol(StrEnum):
-    """How the server uses the check-ins of a slot."""
+    """How clients draw a slot, and how the server uses the check-ins of a slot.
+
+    Fixed: a client draws one of all slots, and the server uses at most ``capacity`` check-ins.
+    Sliding: the same, but a client draws one of the next ``window`` slots after it wakes.
+    Averaged: a client draws one of all slots, and the server averages all reports of a slot.
+    """
 
     FIXED = "fixed"
     AVERAGED = "averaged"
@@ -33,7 +40,7 @@ class Protocol(StrEnum):
 
 
 class Adjacency(StrEnum):
-    """The neighbour relation: how two datasets differ."""
+    """The neighbour relation: how two neighbouring datasets differ in one client."""
 
     ADD_REMOVE = "add-remove"
     REPLACE_ONE = "replace-one"
@@ -68,7 +75,7 @@ class LocalRandomizer:
 
 
 class RandomizerName(StrEnum):
-    """The names of the randomizers whose dummies the accountant knows."""
+    """The names of the randomizers for which the accountant knows how dummy reports are drawn."""
 
     RANDOMIZED_RESPONSE = "randomized-response"
     LAPLACE = "laplace"
@@ -77,11 +84,11 @@ class RandomizerName(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class NamedRandomizer(LocalRandomizer):
-    """A randomizer whose dummies the accountant knows, so that its epsilon is smaller.
+    """A randomizer for which the accountant knows how dummies are drawn, for a smaller epsilon.
 
     A dummy is a report without data, which the server draws in place of a missing report. The base
-    class stands for any randomizer with the same local epsilon, and any dummies. If a design has no
-    capacity, the name is not used.
+    class stands for any randomizer with the same local epsilon, and any dummies. If a design
+    declares no capacity, the accountant does not use the name.
     """
 
     def __post_init__(self) -> None:
@@ -94,7 +101,7 @@ class NamedRandomizer(LocalRandomizer):
         raise NotImplementedError
 
     def describe_dummy(self) -> str:
-        """Return what a dummy is."""
+        """Return a noun phrase that says what a dummy is."""
         raise NotImplementedError
 
 
@@ -182,7 +189,9 @@ class Population:
         validate.count(population=self.most)
         if self.fewest > self.most:
             raise InvalidValue(
-                "population", f"{self.fewest}..{self.most}", "the first must not exceed the second"
+                "population",
+                f"{self.fewest}..{self.most}",
+                "the smallest number must not exceed the largest",
             )
 
 
@@ -269,18 +278,18 @@ class Design:
                 "capacity", None, "Gaussian noise at the client needs a capacity of at least 1"
             )
         slot_noise = self.slot_noise(noise)
-        if not LEAST_NOISE <= slot_noise <= MOST_NOISE:
+        if not LEAST_SLOT_NOISE <= slot_noise <= MOST_SLOT_NOISE:
             raise InvalidValue(
                 "noise_multiplier",
                 noise.noise_multiplier,
                 f"the noise of a slot, {slot_noise:.4g} times the clip, must be"
-                f" from {LEAST_NOISE:g} to {MOST_NOISE:,.0f}",
+                f" from {LEAST_SLOT_NOISE:g} to {MOST_SLOT_NOISE:,.0f}",
             )
 
     def slot_noise(self, noise: GaussianNoise) -> float:
-        """Return the noise of a slot's output in units of the clip.
+        """Return the standard deviation of the noise of a slot's output, in clip norms.
 
-        With capacity K and noise at the client, it is sqrt(K) times the noise of one report.
+        With capacity K and noise at the client, it is sqrt(K) times that of one report.
         """
         if noise.at is NoiseAt.SERVER or self.capacity is None:
             return noise.noise_multiplier
@@ -297,9 +306,11 @@ class Design:
 
     @property
     def named_randomizer(self) -> NamedRandomizer | None:
-        """The randomizer, if the accountant uses what it knows about its dummies."""
-        used = self.capacity is not None and self.protocol is not Protocol.AVERAGED
-        return self.randomizer if used and isinstance(self.randomizer, NamedRandomizer) else None
+        """The randomizer if the accountant uses how its dummies are drawn, and None otherwise."""
+        uses_name = self.capacity is not None and self.protocol is not Protocol.AVERAGED
+        return (
+            self.randomizer if uses_name and isinstance(self.randomizer, NamedRandomizer) else None
+        )
 
     @property
     def drawable_slots(self) -> int:
@@ -315,10 +326,10 @@ class Design:
         validate.count(most=self.slots, slots=slots)
         if self.protocol is Protocol.AVERAGED:
             return self
-        drawn = min(slots, self.drawable_slots)
+        drawable = min(slots, self.drawable_slots)
         return replace(
             self,
             slots=slots,
-            window=None if self.window is None else drawn,
-            participation=self.participation * drawn / self.drawable_slots,
+            window=None if self.window is None else drawable,
+            participation=self.participation * drawable / self.drawable_slots,
         )

@@ -5,12 +5,13 @@ meets a budget here also meets it in a certificate.
 
 The *level* of a design is the noise multiplier of its Gaussian noise, or the local epsilon of its
 randomizer. ``calibrate_at`` searches for the level with the least noise. It starts from a
-closed-form estimate, which is the larger of two noises. With the first, the likelihood ratio of the
-client's own slot meets the budget. With the second, the variance of the ratio over all slots meets
-it. The estimate is within about ten percent of the exact noise, but it is not a bound.
+closed-form estimate, which is the larger of two amounts of noise. With the first amount, the
+likelihood ratio of the client's own slot meets the budget. With the second amount, the variance of
+the likelihood ratio over all slots meets the budget. The estimate is within about ten percent of
+the exact noise, but it is not a bound.
 
 Theorem:     docs/theory/gaussian.md, docs/theory/pure.md, docs/theory/windows-and-capacity.md.
-Neighbours:  as asked for.
+Neighbours:  the relation that the caller passes.
 Rounding:    delta and epsilon up; levels to the more private side; estimates to nearest.
 """
 
@@ -29,13 +30,13 @@ from checkins.accounting.certificate import (
     Alternative,
     Certificate,
     assumptions,
-    charged_to_delta,
+    charge_assumptions,
     versions,
 )
 from checkins.accounting.composition import Composition
 from checkins.accounting.design import (
-    LEAST_NOISE,
-    MOST_NOISE,
+    LEAST_SLOT_NOISE,
+    MOST_SLOT_NOISE,
     Adjacency,
     Design,
     GaussianNoise,
@@ -46,15 +47,15 @@ from checkins.accounting.design import (
 from checkins.accounting.exact import campaign_divergence
 from checkins.accounting.exact.gaussian import largest_shift
 from checkins.accounting.exact.pure_capacity import exact_calls
-from checkins.accounting.solve import crossing, first_true, just_enough
+from checkins.accounting.solve import crossing, first_true, smallest_meeting
 from checkins.errors import CheckinsError
 
-_RARE = 0.01
-"""Largest part of delta that may be charged for the probability that slots overflow."""
+_OVERFLOW_SHARE = 0.01
+"""Largest share of delta to charge for slots that overflow (more check-ins than capacity)."""
 
 
 class Precision(IntEnum):
-    """The number of grid cells: from 100 for drawing curves to 448 for a final design."""
+    """The number of grid cells: 100 is enough to draw curves, and 448 is for a final design."""
 
     DRAFT = 100
     FINE = 200
@@ -81,18 +82,18 @@ def delta_at(
 ) -> float:
     """Return an upper bound on the delta of the design at ``epsilon``.
 
-    The bound is accurate near ``delta``. It is 0 if the client takes part with a probability of at
+    The bound is accurate near ``delta``. It is 0 if the probability that a client takes part is at
     most ``delta``.
     """
     accounted, overflow = _design_and_overflow(design, delta=delta, campaigns=campaigns)
     if design.participation * campaigns <= delta:
         return 0.0
     if campaigns == 1:
-        found = campaign_divergence.divergence(accounted, adjacency, delta=delta, cells=precision)
-        return min(1.0, found.upper(epsilon) + overflow)
+        bounds = campaign_divergence.divergence(accounted, adjacency, delta=delta, cells=precision)
+        return min(1.0, bounds.upper(epsilon) + overflow)
     composed = Composition((accounted,), adjacency, campaigns)
-    averaged = accounted.protocol is Protocol.AVERAGED
-    curve = (composed.curve if averaged else composed.triangle_curve)(delta, precision)
+    is_averaged = accounted.protocol is Protocol.AVERAGED
+    curve = (composed.curve if is_averaged else composed.triangle_curve)(delta, precision)
     return min(1.0, curve(epsilon) + overflow)
 
 
@@ -107,7 +108,7 @@ def epsilon_at(
 ) -> float:
     """Return the smallest epsilon that ``delta_at`` proves, to within 0.5 %.
 
-    Return infinity if it proves none. The search starts at ``guess``.
+    Return infinity if no epsilon is proved. The search starts at ``guess``.
     """
 
     def delta_with(epsilon: float) -> float:
@@ -127,10 +128,10 @@ def epsilon_at(
 
 
 def method_at(design: Design, *, delta: float, campaigns: int = 1) -> Method:
-    """Return the method that proves the bound of ``delta_at``. It does not depend on the noise."""
+    """Return the method that proves the bound of ``delta_at``, which is the same for any noise."""
     if _averages_gaussian_reports(design):
         return Method.NO_AMPLIFICATION
-    if _rare_overflow(design, delta=delta, campaigns=campaigns) is not None:
+    if _charged_overflow(design, delta=delta, campaigns=campaigns) is not None:
         return Method.EXACT_POPULATION
     return Method.EXACT
 
@@ -167,7 +168,7 @@ def certify_at(
         delta=delta,
         adjacency=adjacency,
         method=str(method),
-        assumptions=(*lines, *charged_to_delta(variation=variation, epsilon=epsilon)),
+        assumptions=(*lines, *charge_assumptions(variation=variation, epsilon=epsilon)),
         alternatives=(Alternative(str(method), epsilon, note, proves=True),),
         campaigns=campaigns,
         variation=variation,
@@ -178,10 +179,10 @@ def certify_at(
 
 
 def _design_and_overflow(design: Design, *, delta: float, campaigns: int) -> tuple[Design, float]:
-    """Return the design to account for in place of ``design``, and the amount to add to delta."""
+    """Return a design whose delta bounds that of ``design``, and an amount to add to that delta."""
     if _averages_gaussian_reports(design):
         return campaign_divergence.with_known_slot(design), 0.0
-    overflow = _rare_overflow(design, delta=delta, campaigns=campaigns)
+    overflow = _charged_overflow(design, delta=delta, campaigns=campaigns)
     if overflow is None:
         return design, 0.0
     return campaign_divergence.uncapped(design), overflow
@@ -191,23 +192,23 @@ def _averages_gaussian_reports(design: Design) -> bool:
     return design.protocol is Protocol.AVERAGED and isinstance(design.randomizer, GaussianNoise)
 
 
-def _rare_overflow(design: Design, *, delta: float, campaigns: int) -> float | None:
+def _charged_overflow(design: Design, *, delta: float, campaigns: int) -> float | None:
     """Return a bound on the probability that any slot overflows.
 
-    Return None if the bound is unknown, or too large to charge to delta.
+    Return None if no bound is known, or if the bound is too large to charge to delta.
     """
     probability = campaign_divergence.overflow_probability_of(design)
-    if probability is None or probability * campaigns > _RARE * delta:
+    if probability is None or probability * campaigns > _OVERFLOW_SHARE * delta:
         return None
     return probability * campaigns
 
 
-_LEAST_LOCAL, _MOST_LOCAL = 1e-5, 30.0
+_LEAST_LOCAL_EPSILON, _MOST_LOCAL_EPSILON = 1e-5, 30.0
 """Smallest and largest local epsilon that a search tries."""
-_MOST_COUNTED = 10**4
-"""Largest capacity for which an estimate uses the distribution of a slot's ratio."""
-_USUAL_SLOPE = 20.0
-"""Typical slope of the log odds of delta as a function of the logarithm of the noise."""
+_MOST_ESTIMATED_CAPACITY = 10**4
+"""Capacities above this are estimated like this one, to save time."""
+_TYPICAL_SLOPE = 20.0
+"""Typical rate at which the log odds of delta decrease with the logarithm of the noise."""
 _largest_shift = lru_cache(maxsize=256)(largest_shift)
 
 
@@ -231,22 +232,24 @@ def calibrate_at(
 ) -> float | None:
     """Return the level that meets the target with the least noise, or None if none does.
 
-    The design's own level is ignored. The search starts at ``guess``, or at the estimate if it is
-    None. The noise is at most about 1 + ``noise_tolerance`` times the least possible noise.
+    The design's own level is ignored. The search starts at ``guess``. If ``guess`` is None, it
+    starts at the estimate. The noise is at most about 1 + ``noise_tolerance`` times the least
+    possible noise.
     """
 
-    question = {**asdict(target), "precision": precision, "campaigns": campaigns}
+    arguments = {**asdict(target), "precision": precision, "campaigns": campaigns}
 
     def delta_with(level: float) -> float:
-        return delta_at(_at_level(design, level), **question)
+        return delta_at(_with_level(design, level), **arguments)
 
     start = estimated_level(design, target, campaigns) if guess is None else guess
-    slope = _slope(design, target, campaigns)
+    slope = _estimated_slope(design, target, campaigns)
     if isinstance(design.randomizer, GaussianNoise):
         per_level = _slot_noise_per_level(design, design.randomizer)
-        least, most = LEAST_NOISE / per_level * (1 + 1e-9), MOST_NOISE / per_level * (1 - 1e-9)
+        least = LEAST_SLOT_NOISE / per_level * (1 + 1e-9)
+        most = MOST_SLOT_NOISE / per_level * (1 - 1e-9)
         start = min(max(start, least), most)
-        return just_enough(
+        return smallest_meeting(
             delta_with,
             target.delta,
             start=start,
@@ -255,14 +258,13 @@ def calibrate_at(
             tolerance=noise_tolerance,
             slope=slope,
         )
-    inverse = just_enough(
+    inverse = smallest_meeting(
         lambda inverse: delta_with(1.0 / inverse),
         target.delta,
-        start=1.0 / min(max(start, _LEAST_LOCAL), _MOST_LOCAL),
-        least=1.0 / _MOST_LOCAL,
-        most=1.0 / _LEAST_LOCAL,
-        tolerance=noise_tolerance
-        / 4.0,  # evaluations are fast, and delta is 0 below some local epsilon
+        start=1.0 / min(max(start, _LEAST_LOCAL_EPSILON), _MOST_LOCAL_EPSILON),
+        least=1.0 / _MOST_LOCAL_EPSILON,
+        most=1.0 / _LEAST_LOCAL_EPSILON,
+        tolerance=noise_tolerance / 4.0,  # evaluations are fast here
         slope=slope,
     )
     return None if inverse is None else 1.0 / inverse
@@ -271,19 +273,19 @@ def calibrate_at(
 def estimated_level(design: Design, target: Target, campaigns: int) -> float:
     """Return a level that approximately meets the target. The design's own level is ignored."""
     if isinstance(design.randomizer, LocalRandomizer):
-        return _local_epsilon(design, target, campaigns)
-    noise = max(_slot_noise(design, target, campaigns), LEAST_NOISE * 1.001)
-    return min(noise, MOST_NOISE * 0.999) / _slot_noise_per_level(design, design.randomizer)
+        return _estimated_local_epsilon(design, target, campaigns)
+    noise = max(_estimated_slot_noise(design, target, campaigns), LEAST_SLOT_NOISE * 1.001)
+    return min(noise, MOST_SLOT_NOISE * 0.999) / _slot_noise_per_level(design, design.randomizer)
 
 
 def seems_out_of_reach(design: Design, target: Target, campaigns: int) -> bool:
-    """Return True if the target needs more than the largest noise, by a clear margin."""
+    """Return True if the estimated noise is clearly above the largest supported noise."""
     if isinstance(design.randomizer, LocalRandomizer):
-        return _local_epsilon(design, target, campaigns) <= _LEAST_LOCAL
-    return _slot_noise(design, target, campaigns) > 1.2 * MOST_NOISE
+        return _estimated_local_epsilon(design, target, campaigns) <= _LEAST_LOCAL_EPSILON
+    return _estimated_slot_noise(design, target, campaigns) > 1.2 * MOST_SLOT_NOISE
 
 
-def _at_level(design: Design, level: float) -> Design:
+def _with_level(design: Design, level: float) -> Design:
     if isinstance(design.randomizer, GaussianNoise):
         return replace(design, randomizer=replace(design.randomizer, noise_multiplier=level))
     return replace(design, randomizer=replace(design.randomizer, local_epsilon=level))
@@ -293,83 +295,85 @@ def _slot_noise_per_level(design: Design, noise: GaussianNoise) -> float:
     return design.slot_noise(replace(noise, noise_multiplier=1.0))
 
 
-def _slope(design: Design, target: Target, campaigns: int) -> float:
-    """Estimate the slope of the log odds of delta as a function of the logarithm of the noise."""
+def _estimated_slope(design: Design, target: Target, campaigns: int) -> float:
+    """Estimate how fast the log odds of delta decrease with the logarithm of the noise."""
     odds = 0.7 * target.delta / (1.0 - target.delta)
-    less = replace(target, delta=odds / (1.0 + odds))
+    stricter = replace(target, delta=odds / (1.0 + odds))
     level = estimated_level(design, target, campaigns)
-    moved = abs(math.log(estimated_level(design, less, campaigns) / level))
-    return min(max(-math.log(0.7) / moved, 2.0), 1e4) if moved > 1e-5 else _USUAL_SLOPE
+    log_change = abs(math.log(estimated_level(design, stricter, campaigns) / level))
+    return min(max(-math.log(0.7) / log_change, 2.0), 1e4) if log_change > 1e-5 else _TYPICAL_SLOPE
 
 
-def _slot_noise(design: Design, target: Target, campaigns: int) -> float:
-    """Estimate the noise of a slot in units of the clip."""
+def _estimated_slot_noise(design: Design, target: Target, campaigns: int) -> float:
+    """Estimate the standard deviation of a slot's noise, in clip norms."""
     slots, participation = design.drawable_slots, design.participation
     if design.protocol is Protocol.AVERAGED:
         slots, participation = 1, 1.0
-    shift = _shift(slots, participation, target, campaigns)
+    shift = _estimated_shift(slots, participation, target, campaigns)
     if design.capacity is not None:
         method = method_at(design, delta=target.delta, campaigns=campaigns)
         if method is not Method.EXACT_POPULATION:
-            shift *= 0.55  # one client may displace another, which nearly doubles the shift
+            shift *= 0.55  # a client may displace another, which nearly doubles its effect
     return 1.0 / shift
 
 
 @lru_cache(maxsize=1 << 15)
-def _shift(slots: int, participation: float, target: Target, campaigns: int) -> float:
-    """Estimate the shift, which is the clip divided by the noise of a slot."""
-    replaced = target.adjacency is Adjacency.REPLACE_ONE
-    x = _squared_shift(slots, participation, target, campaigns)
-    together = math.sqrt(math.asinh(x / 4.0) if replaced else math.log1p(x))
-    allowed = target.delta / campaigns
+def _estimated_shift(slots: int, participation: float, target: Target, campaigns: int) -> float:
+    """Estimate the shift, which is the clip norm divided by the noise of a slot."""
+    is_replace_one = target.adjacency is Adjacency.REPLACE_ONE
+    variance = _largest_variance(slots, participation, target, campaigns)
+    all_slots = math.sqrt(math.asinh(variance / 4.0) if is_replace_one else math.log1p(variance))
+    delta = target.delta / campaigns
 
     def fits(log_shift: float) -> bool:
         shift = math.exp(log_shift)
-        return _own_slot_delta(shift, slots, participation, target.epsilon, replaced) <= allowed
+        return _own_slot_delta(shift, slots, participation, target.epsilon, is_replace_one) <= delta
 
     low, high = math.log(1e-7), math.log(5.0)
-    alone = high if fits(high) else first_true(fits, false=high, true=low, width=2e-5)
-    return min(together, math.exp(alone))
+    log_own_slot = high if fits(high) else first_true(fits, false=high, true=low, width=2e-5)
+    return min(all_slots, math.exp(log_own_slot))
 
 
-def _squared_shift(slots: int, participation: float, target: Target, campaigns: int) -> float:
+def _largest_variance(slots: int, participation: float, target: Target, campaigns: int) -> float:
     """Estimate the variance of one slot's likelihood ratio at which all slots meet the target."""
     shift = _largest_shift(target.epsilon, target.delta)
     return shift**2 * slots / (participation**2 * campaigns)
 
 
 def _own_slot_delta(
-    shift: float, slots: int, participation: float, epsilon: float, replaced: bool
+    shift: float, slots: int, participation: float, epsilon: float, is_replace_one: bool
 ) -> float:
     """Return delta if only one slot's likelihood ratio varies and all others equal their mean."""
     others, excess = slots / participation - 1.0, math.expm1(epsilon)
-    if replaced:
+    if is_replace_one:
         c = math.exp(-shift * shift / 2.0)
         half = others * excess
         x = (half + math.sqrt(half * half + 4.0 * c * c * math.exp(epsilon))) / (2.0 * c)
         at = math.log(x) / shift
-        absent = math.exp(epsilon) * _tail(at + shift) + half * _tail(at)
+        absent = math.exp(epsilon) * _normal_tail(at + shift) + half * _normal_tail(at)
     else:
         threshold = 1.0 + (others + 1.0) * excess
         at = math.log(threshold) / shift + shift / 2.0
-        absent = threshold * _tail(at)
-    return participation * max(_tail(at - shift) - absent, 0.0)
+        absent = threshold * _normal_tail(at)
+    return participation * max(_normal_tail(at - shift) - absent, 0.0)
 
 
-def _tail(x: float) -> float:
+def _normal_tail(x: float) -> float:
+    """Return the probability that a standard normal variable exceeds x."""
     return 0.5 * math.erfc(x / math.sqrt(2.0))
 
 
-def _local_epsilon(design: Design, target: Target, campaigns: int) -> float:
+def _estimated_local_epsilon(design: Design, target: Target, campaigns: int) -> float:
+    """Estimate the largest local epsilon that meets the target."""
     slots, participation = design.drawable_slots, design.participation
     if design.protocol is Protocol.AVERAGED and design.population is not None:
         slots, participation = design.population.fewest, 1.0
-    x = _squared_shift(slots, participation, target, campaigns)
-    each = min(target.epsilon, 600.0) / campaigns
-    known = math.log1p(math.expm1(each) / participation)
-    replaced = target.adjacency is Adjacency.REPLACE_ONE
+    variance = _largest_variance(slots, participation, target, campaigns)
+    epsilon_each = min(target.epsilon, 600.0) / campaigns
+    known_slot = math.log1p(math.expm1(epsilon_each) / participation)
+    is_replace_one = target.adjacency is Adjacency.REPLACE_ONE
     if design.named_randomizer is not None or (design.capacity or 1) > 1:
-        found = _shared_local_epsilon(
+        estimate = _estimated_shared_epsilon(
             slots,
             participation,
             design.capacity or 1,
@@ -377,16 +381,16 @@ def _local_epsilon(design: Design, target: Target, campaigns: int) -> float:
             target,
             campaigns,
         )
-    elif replaced:
-        b = ((4.0 + x) + math.sqrt((4.0 + x) ** 2 - 8.0 * (2.0 - x))) / 4.0
-        found = math.log(b)
+    elif is_replace_one:
+        b = ((4.0 + variance) + math.sqrt((4.0 + variance) ** 2 - 8.0 * (2.0 - variance))) / 4.0
+        estimate = math.log(b)
     else:
-        found = math.log(1.0 + x / 2.0 + math.sqrt(x + x * x / 4.0))
-    return min(max(found, known, _LEAST_LOCAL), _MOST_LOCAL)
+        estimate = math.log(1.0 + variance / 2.0 + math.sqrt(variance + variance * variance / 4.0))
+    return min(max(estimate, known_slot, _LEAST_LOCAL_EPSILON), _MOST_LOCAL_EPSILON)
 
 
 @lru_cache(maxsize=1 << 15)
-def _shared_local_epsilon(
+def _estimated_shared_epsilon(
     slots: int,
     participation: float,
     capacity: int,
@@ -395,58 +399,60 @@ def _shared_local_epsilon(
     campaigns: int,
 ) -> float:
     """Estimate the local epsilon of slots that sum several reports, or reports and dummies."""
-    replaced = target.adjacency is Adjacency.REPLACE_ONE
-    together = _squared_shift(slots, participation, target, campaigns)
-    own = _shift(slots, participation, target, campaigns) ** 2
-    with_dummies = 4.0 * math.sinh(own) if replaced else math.expm1(own)
-    others = slots / participation - replaced
-    gain = math.expm1(target.epsilon) * (1.0 + others if replaced else others)
+    is_replace_one = target.adjacency is Adjacency.REPLACE_ONE
+    any_dummies = _largest_variance(slots, participation, target, campaigns)
+    own_slot = _estimated_shift(slots, participation, target, campaigns) ** 2
+    with_dummies = 4.0 * math.sinh(own_slot) if is_replace_one else math.expm1(own_slot)
+    others = slots / participation - is_replace_one
+    gain = math.expm1(target.epsilon) * (1.0 + others if is_replace_one else others)
     allowed = target.delta / campaigns * slots / participation
 
     def fits(log_epsilon: float) -> bool:
         local_epsilon = math.exp(log_epsilon)
-        if is_laplace and _laplace_variance(local_epsilon, capacity, replaced) <= with_dummies:
+        if (
+            is_laplace
+            and _laplace_ratio_variance(local_epsilon, capacity, is_replace_one) <= with_dummies
+        ):
             return True
-        if _variance(local_epsilon, capacity, replaced) > together:
+        if _slot_ratio_variance(local_epsilon, capacity, is_replace_one) > any_dummies:
             return False
         if capacity == 1 or gain >= math.expm1(local_epsilon):
             return True
-        counted = min(capacity, _MOST_COUNTED)
-        return float(exact_calls(np.array([gain]), local_epsilon, counted)[0]) <= allowed
+        counted_capacity = min(capacity, _MOST_ESTIMATED_CAPACITY)
+        return float(exact_calls(np.array([gain]), local_epsilon, counted_capacity)[0]) <= allowed
 
-    low, high = math.log(_LEAST_LOCAL), math.log(_MOST_LOCAL)
+    low, high = math.log(_LEAST_LOCAL_EPSILON), math.log(_MOST_LOCAL_EPSILON)
     if fits(high):
-        return _MOST_LOCAL
+        return _MOST_LOCAL_EPSILON
     return math.exp(first_true(fits, false=high, true=low, width=2e-3))
 
 
-def _variance(local_epsilon: float, capacity: int, replaced: bool) -> float:
+def _slot_ratio_variance(local_epsilon: float, capacity: int, is_replace_one: bool) -> float:
     """Estimate the variance of the slot ratio of any randomizer (``exact.pure_capacity``).
 
-    For replace-one, it is the variance at privacy loss 0. The second term is for slots in which no
-    report speaks against the client's.
+    For replace-one, it is the variance at privacy loss 0.
     """
     growth = math.expm1(local_epsilon)
     shared = 2.0 * growth**2 / (2.0 + growth)
-    single = shared if replaced else growth**2 / (1.0 + growth)
+    single = shared if is_replace_one else growth**2 / (1.0 + growth)
     if capacity == 1:
         return single
-    alone = math.exp((capacity - 1) * math.log1p(-1.0 / (2.0 + growth)))
-    return shared / capacity * (1.0 - alone) + single * alone
+    single_weight = math.exp((capacity - 1) * math.log1p(-1.0 / (2.0 + growth)))
+    return shared / capacity * (1.0 - single_weight) + single * single_weight
 
 
-def _laplace_variance(local_epsilon: float, capacity: int, replaced: bool) -> float:
+def _laplace_ratio_variance(local_epsilon: float, capacity: int, is_replace_one: bool) -> float:
     """Return the variance of the slot ratio of Laplace reports with their dummies.
 
-    It is the larger of the two variances whose envelope ``exact.named`` computes.
+    It is the larger of two variances: the client replaces a dummy, or displaces another report.
     """
     half = local_epsilon / 2.0
     copies = 1.0 + math.exp(-half) * (capacity - 1)
     up, down = math.exp(half), math.exp(-half)
-    if replaced:
-        alone = 4.0 / 3.0 * up + 8.0 / 3.0 * down**2 - 4.0 * down
-        displacing = 2.0 * math.expm1(local_epsilon) ** 2 / (1.0 + up * up)
+    if is_replace_one:
+        replaces_dummy = 4.0 / 3.0 * up + 8.0 / 3.0 * down**2 - 4.0 * down
+        displaces_report = 2.0 * math.expm1(local_epsilon) ** 2 / (1.0 + up * up)
     else:
-        alone = 2.0 / 3.0 * up + down**2 / 3.0 - 1.0
-        displacing = 2.0 / 3.0 * up * up + down**4 / 3.0 - 1.0
-    return max(alone / copies, displacing * capacity / (capacity + 1.0) ** 2)
+        replaces_dummy = 2.0 / 3.0 * up + down**2 / 3.0 - 1.0
+        displaces_report = 2.0 / 3.0 * up * up + down**4 / 3.0 - 1.0
+    return max(replaces_dummy / copies, displaces_report * capacity / (capacity + 1.0) ** 2)

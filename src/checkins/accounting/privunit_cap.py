@@ -1,10 +1,13 @@
 """The cap of PrivUnit: how large it is, and how likely a report lies in it.
 
-The accountant needs the cap, because it determines the density of a report relative to a dummy.
+PrivUnit reports a random point of the unit sphere. The point is uniform in a cap around the
+direction of the update, or uniform outside the cap with a smaller probability. The accountant needs
+the cap, because it determines the density of a report relative to a dummy, a uniform point.
 
 Notation: d is the dimension, b = exp(ε₀), and U is one coordinate of a uniform point on the unit
 sphere of R^d, so that U² ~ Beta(1/2, (d−1)/2). γ is the threshold of the cap, q = Pr[U ≥ γ] its
-mass, and M = E[U; U ≥ γ]. p is the probability that a report is in the cap.
+mass, and M = E[U; U ≥ γ], where U below γ counts as 0. p is the probability that a report is in
+the cap.
 """
 
 from __future__ import annotations
@@ -18,7 +21,8 @@ from scipy.special import betainc, betaincc
 from checkins.errors import ComputationFailed
 
 _HALF_ULP = 2.0**-53
-_MOST_STEPS = 5000
+"""Largest relative error of rounding a number to double precision."""
+_MOST_ITERATIONS = 5000
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +30,7 @@ class Cap:
     """The cap of PrivUnit: its size, and the probability that a report lies in it.
 
     ``mass`` and ``outside`` define the mechanism and its privacy. ``threshold`` and ``mean`` are
-    computed from them, with floating-point accuracy.
+    only as accurate as floating-point numbers, and privacy does not depend on them.
     """
 
     threshold: float
@@ -45,12 +49,12 @@ class Cap:
 
     @property
     def cap_epsilon(self) -> float:
-        """log((1 − q)/q), the part of ε₀ that is used to make the cap small."""
+        """log((1 − q)/q), the part of ε₀ that pays for a small cap."""
         return math.log1p(-self.mass) - math.log(self.mass)
 
     @property
     def membership_epsilon(self) -> float:
-        """log(p/(1 − p)), the part of ε₀ that is used to keep the report in the cap."""
+        """log(p/(1 − p)), the part of ε₀ that pays for a report that is likely in the cap."""
         return math.log1p(-self.outside) - math.log(self.outside)
 
 
@@ -71,11 +75,11 @@ def best_cap(*, local_epsilon: float, dimension: int) -> Cap:
     """
     if dimension == 1:
         return cap_at(local_epsilon=local_epsilon, threshold=0.0, dimension=1)
-    floor = 1.0 / math.expm1(local_epsilon)
+    mass_offset = 1.0 / math.expm1(local_epsilon)
     threshold = 0.0
-    for _ in range(_MOST_STEPS):
+    for _ in range(_MOST_ITERATIONS):
         mass, moment = tail_moments(threshold, dimension)
-        mean = min(moment / (mass + floor), 1.0 - _HALF_ULP)
+        mean = min(moment / (mass + mass_offset), 1.0 - _HALF_ULP)
         if not mean > threshold:
             return cap_at(local_epsilon=local_epsilon, threshold=threshold, dimension=dimension)
         threshold = mean
@@ -105,7 +109,7 @@ def tail_moments(threshold: float, dimension: int) -> tuple[float, float]:
         return 0.5, 0.5
     half = (dimension - 1) / 2
     square, rest = threshold * threshold, (1.0 - threshold) * (1.0 + threshold)
-    if square < 0.5:  # of γ² and 1 − γ², the smaller one is more accurate
+    if square < 0.5:  # use the smaller of γ² and 1 − γ², which is more accurate
         mass = 0.5 * float(betaincc(0.5, half, square))
         power = math.exp(half * math.log1p(-square))
     else:

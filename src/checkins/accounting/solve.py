@@ -1,9 +1,9 @@
 """Searches of the accountant: where a decreasing function, or a condition, crosses a threshold.
 
 The delta at an epsilon is the hockey-stick divergence between all releases with a client and all
-releases without it. The epsilon at a delta is found by a search. The divergence is known only up to
-the bounds of ``DeltaBounds``. Every search returns the side on which the guarantee is weaker, so
-that it is true.
+releases without it. The epsilon at a delta is found by a search. Only lower and upper bounds on the
+divergence are known (``DeltaBounds``). Every search returns an end of its last bracket that is
+surely true: a larger epsilon for an upper bound, and a smaller one for a lower bound.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from typing import Protocol, TypeVar
 from checkins.accounting.design import MOST_EPSILON
 from checkins.errors import CheckinsError, ComputationFailed
 
-_MOST_TURNS = 200
+_MOST_ITERATIONS = 200
+"""Largest number of evaluations to shrink a bracket in ``crossing``."""
 _Number = TypeVar("_Number", int, float)
 
 
@@ -29,14 +30,14 @@ class Interval:
 
 
 class DeltaBounds(Protocol):
-    """Bounds on the smallest true delta at an epsilon >= 0. Both decrease with epsilon."""
+    """Bounds on the smallest true delta at an epsilon >= 0, which decrease with epsilon."""
 
     def upper(self, epsilon: float) -> float: ...
     def lower(self, epsilon: float) -> float: ...
 
 
 class Divergence(DeltaBounds, Protocol):
-    """Bounds on delta that also compute the epsilon at a given delta."""
+    """Bounds on delta at an epsilon, and bounds on epsilon at a delta."""
 
     def epsilon(self, delta: float) -> Interval:
         """Return bounds on epsilon: ``upper`` is proved, and no epsilon below ``lower`` holds."""
@@ -48,7 +49,7 @@ class Divergence(DeltaBounds, Protocol):
 
 
 def crossing(
-    falls: Callable[[float], float],
+    decreasing: Callable[[float], float],
     target: float,
     *,
     guess: float,
@@ -58,48 +59,50 @@ def crossing(
 ) -> Interval:
     """Bracket the smallest argument at which a decreasing function is at most ``target``.
 
-    Return ``lower`` with falls(lower) > target, or 0, and ``upper`` with falls(upper) <= target.
-    Their distance is at most ``precision`` times ``upper``. ``upper`` is infinite if falls(x) >
-    target for all x up to ``MOST_EPSILON``. The search starts at ``guess``, and its first step is
-    ``stride`` times ``guess``. It uses secant steps on the logarithm inside a shrinking bracket.
+    ``decreasing`` is above the target at ``lower``, or ``lower`` is 0. It is at most the target at
+    ``upper``. The distance of the ends is at most ``precision`` times ``upper``. ``upper`` is
+    infinite if the function is above the target at all numbers up to ``MOST_EPSILON``. The search
+    starts at ``guess``, and its first step is ``stride`` times ``guess``. It uses secant steps on
+    the logarithm inside a shrinking bracket. If ``surely_above_at_zero``, the function is not
+    evaluated at 0.
 
     >>> bracket = crossing(lambda x: math.exp(-x), 0.5, guess=1.0, precision=1e-9)
     >>> bracket.lower < math.log(2) <= bracket.upper
     True
     """
-    if not surely_above_at_zero and falls(0.0) <= target:
+    if not surely_above_at_zero and decreasing(0.0) <= target:
         return Interval(0.0, 0.0)
     low, high = 0.0, min(max(guess, 1e-12), MOST_EPSILON)
-    at_low, at_high = math.inf, falls(high)
+    at_low, at_high = math.inf, decreasing(high)
     factor, shrink = 1.0 + stride, 1.0 - stride
     while at_high > target:
         if high >= MOST_EPSILON:
             return Interval(low, math.inf)
         low, at_low = high, at_high
         high, factor = min(high * factor, MOST_EPSILON), factor * factor
-        if high > 1.0:  # take small steps, because far out a coarse grid may give no bound
+        if high > 1.0:  # take small steps: a coarse grid may give no bound at large epsilons
             factor = min(factor, 1.5)
-        at_high = falls(high)
+        at_high = decreasing(high)
     while low == 0.0 and high > 1e-300:
         trial = high * shrink
         if trial < 1e-300:
             return Interval(0.0, high)
-        at_trial = falls(trial)
+        at_trial = decreasing(trial)
         if at_trial > target:
             low, at_low = trial, at_trial
         else:
             high, at_high, shrink = trial, at_trial, shrink * shrink
-    for turn in range(_MOST_TURNS):
+    for iteration in range(_MOST_ITERATIONS):
         if high - low <= precision * high:
             return Interval(low, high)
         middle = (low + high) / 2
-        if turn % 3 < 2 and at_high > 0.0 and at_low < math.inf:
-            rise, total = math.log(at_low / target), math.log(at_low / at_high)
+        if iteration % 3 < 2 and at_high > 0.0 and at_low < math.inf:
+            log_above, log_fall = math.log(at_low / target), math.log(at_low / at_high)
             nudge = precision * high / 4  # step just past the root, so that both sides converge
-            share = low + (high - low) * rise / total
-            middle = share + nudge if turn % 2 else share - nudge
+            secant = low + (high - low) * log_above / log_fall
+            middle = secant + nudge if iteration % 2 else secant - nudge
             middle = min(max(middle, low + (high - low) / 100), high - (high - low) / 100)
-        at_middle = falls(middle)
+        at_middle = decreasing(middle)
         if at_middle > target:
             low, at_low = middle, at_middle
         else:
@@ -117,9 +120,9 @@ def first_true(
 ) -> _Number:
     """Bisect a condition that is False at ``false`` and True at ``true``, and changes once between.
 
-    Return a number at which the condition holds. Stop if no number lies between the two sides, or
-    if their distance is at most ``width``, or at most ``precision`` times the side that holds. The
-    condition is not evaluated at ``false`` and ``true`` themselves.
+    Return a number at which the condition holds. Stop if no number lies between the two ends, or if
+    their distance is at most ``width``, or at most ``precision`` times the end that holds. The
+    condition is not evaluated at the given ends ``false`` and ``true``.
 
     >>> first_true(lambda x: x * x >= 2.0, false=0.0, true=2.0)
     1.4142135623730951
@@ -137,7 +140,7 @@ def first_true(
     return true
 
 
-def root_above(falls: Callable[[float], float], *, low: float, high: float) -> float:
+def root_above(decreasing: Callable[[float], float], *, low: float, high: float) -> float:
     """Return a root of a decreasing function by Brent's method, increased by a relative 1e-9.
 
     Return ``low`` if the function is at most 0 at ``low``.
@@ -145,19 +148,20 @@ def root_above(falls: Callable[[float], float], *, low: float, high: float) -> f
     # Imported here, because the import takes a third of a second and few certificates need it.
     from scipy.optimize import brentq
 
-    if falls(low) <= 0.0:
+    if decreasing(low) <= 0.0:
         return low
-    return float(brentq(falls, low, high, xtol=1e-12)) * (1 + 1e-9)
+    return float(brentq(decreasing, low, high, xtol=1e-12)) * (1 + 1e-9)
 
 
-_MOST_STEPS = 40
-_LEAST_ODDS = 5e-324
-_FAR = 60.0
-"""Difference of log odds above which a point does not help to locate the root."""
+_MOST_EVALUATIONS = 40
+_LEAST_PROBABILITY = 5e-324
+"""Smallest positive float, in place of a probability of 0, whose logarithm is infinite."""
+_FAR_LOG_ODDS = 60.0
+"""Difference of log odds from which on a point does not help to locate the root."""
 
 
-def just_enough(
-    falls: Callable[[float], float],
+def smallest_meeting(
+    decreasing: Callable[[float], float],
     target: float,
     *,
     start: float,
@@ -169,45 +173,48 @@ def just_enough(
     """Return an x from ``least`` to ``most`` at which a decreasing probability meets ``target``.
 
     The result is at most about 1 + ``tolerance`` times the smallest x that meets the target. Return
-    None if falls(most) is above the target, or if no x is found. A ``CheckinsError`` counts as
-    above the target. ``slope`` is about the rate at which the log odds of the probability decrease
-    with log x. Because a grid rounds differently at every x, the tolerance grows with every
-    evaluation.
+    None if decreasing(most) is above the target, or if no x is found. A ``CheckinsError`` counts as
+    above the target. ``slope`` is a guess of the rate at which the log odds of the probability
+    decrease with log x. The tolerance grows with every evaluation, because the function is not
+    smooth: its grid rounds differently at every x.
 
     >>> search = dict(start=1.0, least=1e-3, most=1e6, tolerance=1e-3, slope=1.0)
-    >>> round(just_enough(lambda x: 1.0 / (1.0 + x), 0.01, **search), 1)
+    >>> round(smallest_meeting(lambda x: 1.0 / (1.0 + x), 0.01, **search), 1)
     99.1
     """
-    allowed, floor, ceiling = _log_odds(target), math.log(least), math.log(most)
+    target_log_odds, floor, ceiling = _log_odds(target), math.log(least), math.log(most)
 
-    def excess(x: float) -> float:
+    def excess(log_x: float) -> float:
         try:
-            found = falls(math.exp(x))
+            probability = decreasing(math.exp(log_x))
         except CheckinsError:
             return math.inf
-        beyond = _log_odds(max(found, _LEAST_ODDS)) - allowed
-        return min(beyond, 0.0) if found <= target else max(beyond, 1e-15)
+        difference = _log_odds(max(probability, _LEAST_PROBABILITY)) - target_log_odds
+        return min(difference, 0.0) if probability <= target else max(difference, 1e-15)
 
     low, high, at_low, at_high = -math.inf, math.inf, math.inf, -math.inf
     stride, same_side = 0.0, 0
     previous: tuple[float, float] | None = None
-    x = min(max(math.log(start), floor), ceiling)
-    for evaluations in range(1, _MOST_STEPS + 1):
-        y = excess(x)
+    log_x = min(max(math.log(start), floor), ceiling)
+    for evaluations in range(1, _MOST_EVALUATIONS + 1):
+        at_x = excess(log_x)
         if previous is not None:
-            before, at_before = previous
-            same_side = same_side + 1 if (y > 0.0) is (at_before > 0.0) else 0
-            if abs(x - before) > 2.0 * tolerance and max(abs(y), abs(at_before)) < _FAR:
-                slope = max((at_before - y) / (x - before), slope / 4.0)
-        previous = x, y
-        if y > 0.0:
-            low, at_low = x, y
+            previous_x, at_previous = previous
+            same_side = same_side + 1 if (at_x > 0.0) is (at_previous > 0.0) else 0
+            if (
+                abs(log_x - previous_x) > 2.0 * tolerance
+                and max(abs(at_x), abs(at_previous)) < _FAR_LOG_ODDS
+            ):
+                slope = max((at_previous - at_x) / (log_x - previous_x), slope / 4.0)
+        previous = log_x, at_x
+        if at_x > 0.0:
+            low, at_low = log_x, at_x
         else:
-            high, at_high = x, y
+            high, at_high = log_x, at_x
         tolerated = -tolerance * slope * max(1.0, evaluations - 2.0)
-        if tolerated <= y <= 0.0 or (y <= 0.0 and x <= floor):
-            return math.exp(x)
-        if y > 0.0 and x >= ceiling:
+        if tolerated <= at_x <= 0.0 or (at_x <= 0.0 and log_x <= floor):
+            return math.exp(log_x)
+        if at_x > 0.0 and log_x >= ceiling:
             return None
         if high - low < tolerance:
             return math.exp(high)
@@ -215,13 +222,13 @@ def just_enough(
         if math.isinf(width):  # one side is unknown: follow the slope, and double the step
             distance = at_low - aim if math.isinf(high) else aim - at_high
             stride = min(max(1.02 * distance / slope, 2.0 * stride), max(0.6, 3.0 * stride))
-            x = low + stride if math.isinf(high) else high - stride
-        elif same_side >= 2 or math.isinf(at_low) or at_high <= -_FAR:
+            log_x = low + stride if math.isinf(high) else high - stride
+        elif same_side >= 2 or math.isinf(at_low) or at_high <= -_FAR_LOG_ODDS:
             same_side = 0
-            x = low + width / 2.0
+            log_x = low + width / 2.0
         else:
-            x = low + width * min(max((at_low - aim) / (at_low - at_high), 0.02), 0.98)
-        x = min(max(x, floor), ceiling)
+            log_x = low + width * min(max((at_low - aim) / (at_low - at_high), 0.02), 0.98)
+        log_x = min(max(log_x, floor), ceiling)
     return math.exp(high) if math.isfinite(high) else None
 
 

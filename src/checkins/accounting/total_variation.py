@@ -20,10 +20,10 @@ from fractions import Fraction
 from checkins.errors import DeltaExhausted
 
 
-def shares(delta: float) -> Iterator[float]:
-    """Yield the parts of ``delta`` that are tried as the design's own delta, the largest first.
+def delta_shares(delta: float) -> Iterator[float]:
+    """Yield the shares of ``delta`` to try as the design's own delta, the largest first.
 
-    They do not depend on τ. So a larger τ can only lead to a smaller part, and to a larger epsilon.
+    They do not depend on τ. So a larger τ never leads to a larger share or to a smaller epsilon.
     """
     yield math.nextafter(delta, 0.0)
     for bits in (46, 40, 34, 28, 22, 17, 13, 10, 8, 7, 6, 5, 4, 3, 2):
@@ -32,28 +32,32 @@ def shares(delta: float) -> Iterator[float]:
         yield delta * 2.0**-bits
 
 
-def fits(
+def charges_fit(
     share: float, *, delta: float, epsilon: float, variation: float, exposure: float = 0.0
 ) -> bool:
     """Return True if ``share`` plus the charges for τ and h at this epsilon is at most ``delta``.
 
-    >>> fits(0.5, delta=0.5, epsilon=0.0, variation=1e-300)
+    >>> charges_fit(0.5, delta=0.5, epsilon=0.0, variation=1e-300)
     False
     """
     if not share > 0.0:
         return False
-    charged = _charge(epsilon, variation, exposure)
-    return charged is not None and Fraction(share) + charged <= Fraction(delta)
+    charges = _rational_charge(epsilon, variation, exposure)
+    return charges is not None and Fraction(share) + charges <= Fraction(delta)
 
 
-def share(*, delta: float, epsilon: float, variation: float, exposure: float = 0.0) -> float:
-    """Return the largest part of ``delta`` that remains after the charges at this epsilon."""
+def remaining_delta(
+    *, delta: float, epsilon: float, variation: float, exposure: float = 0.0
+) -> float:
+    """Return the largest of the ``delta_shares`` that is left after the charges at this epsilon."""
     if variation == 0.0 and exposure == 0.0:
         return delta
-    for part in shares(delta):
-        if fits(part, delta=delta, epsilon=epsilon, variation=variation, exposure=exposure):
-            return part
-    raise exhausted(delta, variation, exposure)
+    for delta_share in delta_shares(delta):
+        if charges_fit(
+            delta_share, delta=delta, epsilon=epsilon, variation=variation, exposure=exposure
+        ):
+            return delta_share
+    raise delta_exhausted(delta, variation, exposure)
 
 
 def increased_delta(*, delta: float, epsilon: float, variation: float) -> float:
@@ -61,24 +65,24 @@ def increased_delta(*, delta: float, epsilon: float, variation: float) -> float:
 
     A lower bound on epsilon is computed at this larger delta.
     """
-    charged = _charge(epsilon, variation)
-    if charged is None:
+    charges = _rational_charge(epsilon, variation)
+    if charges is None:
         return 1.0
-    total = Fraction(delta) + charged
-    above = float(total)
-    return min(1.0, above if Fraction(above) >= total else math.nextafter(above, 1.0))
+    total = Fraction(delta) + charges
+    nearest = float(total)
+    return min(1.0, nearest if Fraction(nearest) >= total else math.nextafter(nearest, 1.0))
 
 
 def charge(*, epsilon: float, variation: float, exposure: float = 0.0) -> float:
     """Return the amount (1 + e^ε) τ + e^ε h that is charged to delta, rounded up."""
-    charged = _charge(epsilon, variation, exposure)
-    if charged is None:
+    charges = _rational_charge(epsilon, variation, exposure)
+    if charges is None:
         return 1.0
-    return min(1.0, math.nextafter(float(charged), math.inf))
+    return min(1.0, math.nextafter(float(charges), math.inf))
 
 
-def exhausted(delta: float, variation: float, exposure: float = 0.0) -> DeltaExhausted:
-    """Return the error to raise if the charges exceed delta."""
+def delta_exhausted(delta: float, variation: float, exposure: float = 0.0) -> DeltaExhausted:
+    """Return the error to raise if the charges for τ or h use up delta."""
     if exposure > variation:
         return DeltaExhausted(
             "curious",
@@ -93,9 +97,9 @@ def exhausted(delta: float, variation: float, exposure: float = 0.0) -> DeltaExh
     )
 
 
-def _charge(epsilon: float, variation: float, exposure: float = 0.0) -> Fraction | None:
+def _rational_charge(epsilon: float, variation: float, exposure: float = 0.0) -> Fraction | None:
     """Return (1 + e^ε) τ + e^ε h, rounded up, or None if it exceeds every possible delta."""
     if not epsilon < 700.0:
         return None
-    grown = Fraction(math.nextafter(math.exp(epsilon) * (1.0 + 1e-15), math.inf))
-    return (1 + grown) * Fraction(variation) + grown * Fraction(exposure)
+    growth = Fraction(math.nextafter(math.exp(epsilon) * (1.0 + 1e-15), math.inf))
+    return (1 + growth) * Fraction(variation) + growth * Fraction(exposure)

@@ -83,14 +83,14 @@ class DesignCandidate:
         return self.slots if self.window is None else self.slots - self.window + 1
 
     @property
-    def equivalent(self) -> DesignCandidate:
-        """The simplest candidate with the same epsilon at every level."""
-        averaged = self.protocol is Protocol.AVERAGED
+    def simplest_equivalent(self) -> DesignCandidate:
+        """The simplest candidate that has the same epsilon as this candidate at every level."""
+        is_averaged = self.protocol is Protocol.AVERAGED
         if self.is_gaussian:
-            slots = 1 if averaged else self.drawable_slots
-            protocol = self.protocol if averaged else Protocol.FIXED
+            slots = 1 if is_averaged else self.drawable_slots
+            protocol = self.protocol if is_averaged else Protocol.FIXED
             return replace(self, protocol=protocol, slots=slots, window=None, minibatch=1)
-        if averaged:
+        if is_averaged:
             return replace(self, randomizer=RandomizerKind.LAPLACE, slots=1, minibatch=1)
         return replace(
             self,
@@ -107,13 +107,13 @@ class DesignCandidate:
             self.protocol,
             slots=self.slots,
             participation=self.participation,
-            randomizer=self._noise(level),
+            randomizer=self._randomizer_at(level),
             capacity=self.capacity,
             window=self.window,
             population=self.population,
         )
 
-    def _noise(self, level: float) -> GaussianNoise | LocalRandomizer:
+    def _randomizer_at(self, level: float) -> GaussianNoise | LocalRandomizer:
         if self.is_gaussian:
             return GaussianNoise(level, self.noise_at)
         if self.randomizer is RandomizerKind.LAPLACE:
@@ -123,11 +123,10 @@ class DesignCandidate:
     def _reference_design(self) -> Design:
         """Return the design at a level that is valid for every candidate.
 
-        With Gaussian noise, the noise of a slot's sum then has a standard deviation of one clip
-        norm.
+        With Gaussian noise, the noise of a slot's sum has a standard deviation of one clip norm.
         """
-        summed = self.capacity if self.noise_at is NoiseAt.CLIENT else None
-        return self.design(1.0 / math.sqrt(summed or 1))
+        reports = self.capacity if self.noise_at is NoiseAt.CLIENT else None
+        return self.design(1.0 / math.sqrt(reports or 1))
 
     def method(self, target: Target) -> Method:
         """Return the method that proves that a level meets the target, the same for every level."""
@@ -151,7 +150,8 @@ class DesignCandidate:
     ) -> float | None:
         """Return the level with the least noise that is proved to meet the target.
 
-        Return None if there is none. ``noise_tolerance`` is the largest relative excess of noise.
+        Return None if no level is proved. ``noise_tolerance`` is the accepted excess over the least
+        noise, as a fraction. The search starts at ``guess``. None means at the estimate.
         """
         return calibrate_at(
             self._reference_design(),
@@ -166,26 +166,26 @@ class DesignCandidate:
         """Return the squared error per coordinate of one report, in squared L2 clip norms.
 
         Laplace noise needs a limit on the L1 norm, which is up to √dimension times the L2 norm. So
-        its clip norm is larger by that factor. With Gaussian noise at the server, return the
-        squared error of a slot's sum.
+        the L1 clip norm is √dimension times the L2 clip norm. With Gaussian noise at the server,
+        return the squared error of a slot's sum.
         """
         if self.is_gaussian:
             return level * level
         if self.randomizer is RandomizerKind.LAPLACE:
-            wide = Laplace(math.sqrt(dimension), level)
-            return wide.variance(dimension=dimension) / dimension
-        unit = PrivUnit(1.0, max(level, 1e-6), dimension)
-        return unit.variance(dimension=dimension) / dimension
+            laplace = Laplace(math.sqrt(dimension), level)
+            return laplace.variance(dimension=dimension) / dimension
+        privunit = PrivUnit(1.0, max(level, 1e-6), dimension)
+        return privunit.variance(dimension=dimension) / dimension
 
     def slot_variance(self, level: float, *, dimension: int, reports: float) -> float:
-        """Return the variance of one coordinate of a slot's sum, with dummies.
+        """Return the variance of one coordinate of a slot's sum, dummies included.
 
-        The unit is the squared L2 clip norm.
+        The unit is the squared L2 clip norm. ``reports`` is the number of client reports.
         """
-        one = self.report_variance(level, dimension=dimension)
+        noise_variance = self.report_variance(level, dimension=dimension)
         if self.noise_at is NoiseAt.SERVER:
-            return one
-        return one * (reports if self.capacity is None else self.capacity)
+            return noise_variance
+        return noise_variance * (reports if self.capacity is None else self.capacity)
 
 
 BYTES_PER_NUMBER = 4
@@ -193,8 +193,9 @@ BYTES_PER_NUMBER = 4
 CHECK_IN_SHARE = 0.3
 """Share of a slot's time for check-ins. The rest is for reports."""
 LEAST_SLOT_S = 1.0
+"""Shortest slot in seconds that a plan uses."""
 UPLOAD_SAFETY_FACTOR = 2.0
-"""Factor by which an upload may take longer than the uplink's rate implies."""
+"""How many times as long as the uplink's rate implies an upload may take."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,27 +234,27 @@ def slot_load(
 ) -> SlotLoad:
     """Return the expected load of a slot if there are ``clients`` clients.
 
-    If ``slot_s`` is None, the slot is as short as the server and the uplink allow at the largest
-    population.
+    If ``slot_s`` is None, the slot is as short as the server and the uplink allow if the population
+    is the largest declared one.
     """
     upload_bytes = BYTES_PER_NUMBER * question.dimension
-    seconds = shortest_slot_s(candidate, question) if slot_s is None else slot_s
-    run_s = candidate.slots * seconds
-    spread_s = run_s if candidate.window is None else candidate.window * seconds
+    length_s = shortest_slot_s(candidate, question) if slot_s is None else slot_s
+    run_s = candidate.slots * length_s
+    drawable_s = run_s if candidate.window is None else candidate.window * length_s
     # the probability that a client is available during the slot that it drew
-    available = min(1.0, question.availability_s / spread_s)
-    check_ins = clients * candidate.participation / candidate.slots * available
-    used = _expected_used(check_ins, candidate.capacity) * (1.0 - question.devices.dropout)
-    empty = math.exp(-min(used, 700.0))
-    dummies = empty
+    availability = min(1.0, question.availability_s / drawable_s)
+    check_ins = clients * candidate.participation / candidate.slots * availability
+    reports = _expected_reports(check_ins, candidate.capacity) * (1.0 - question.devices.dropout)
+    empty_probability = math.exp(-min(reports, 700.0))
+    dummies_share = empty_probability
     if candidate.has_dummies:
-        dummies = max(0.0, 1.0 - used / (candidate.capacity or 1))
+        dummies_share = max(0.0, 1.0 - reports / (candidate.capacity or 1))
     return SlotLoad(
         check_ins=check_ins,
-        reports=used,
-        empty_probability=empty,
-        dummies_share=dummies,
-        slot_s=seconds,
+        reports=reports,
+        empty_probability=empty_probability,
+        dummies_share=dummies_share,
+        slot_s=length_s,
         duration_s=run_s * candidate.repeats,
         upload_bytes=upload_bytes,
         clients=clients,
@@ -261,28 +262,28 @@ def slot_load(
 
 
 def shortest_slot_s(candidate: DesignCandidate, question: Question) -> float:
-    """Return the shortest slot in which the uploads and the server can finish.
+    """Return the length in seconds of the shortest slot in which all reports can be uploaded.
 
-    The server is assumed to serve the largest population.
+    The largest declared population is assumed, and the server's rate is respected.
     """
     upload_s = BYTES_PER_NUMBER * question.dimension / question.devices.uplink_bytes_per_s
-    most = question.population.most * candidate.participation / candidate.slots
-    reports = _expected_used(most, candidate.capacity)
-    busy_s = reports / question.server.updates_per_s
-    needed = max(UPLOAD_SAFETY_FACTOR * upload_s, busy_s) / (1.0 - CHECK_IN_SHARE)
-    return _two_digits_up(max(LEAST_SLOT_S, needed))
+    most_check_ins = question.population.most * candidate.participation / candidate.slots
+    reports = _expected_reports(most_check_ins, candidate.capacity)
+    server_s = reports / question.server.updates_per_s
+    needed_s = max(UPLOAD_SAFETY_FACTOR * upload_s, server_s) / (1.0 - CHECK_IN_SHARE)
+    return _rounded_up_to_two_digits(max(LEAST_SLOT_S, needed_s))
 
 
-def _expected_used(check_ins: float, capacity: int | None) -> float:
-    """Return E min(X, K) for X ~ Poisson(check_ins)."""
+def _expected_reports(check_ins: float, capacity: int | None) -> float:
+    """Return E min(X, K) for X ~ Poisson(check_ins) and capacity K, where None is no limit."""
     if capacity is None:
         return check_ins
-    below = float(pdtr(capacity - 2, check_ins)) if capacity >= 2 else 0.0
-    at_most = float(pdtr(capacity - 1, check_ins))
-    return min(check_ins, check_ins * below + capacity * (1.0 - at_most))
+    probability_below = float(pdtr(capacity - 2, check_ins)) if capacity >= 2 else 0.0
+    probability_not_full = float(pdtr(capacity - 1, check_ins))
+    return min(check_ins, check_ins * probability_below + capacity * (1.0 - probability_not_full))
 
 
-def _two_digits_up(seconds: float) -> float:
+def _rounded_up_to_two_digits(seconds: float) -> float:
     """Return the seconds, rounded up to two significant digits."""
     place = 10.0 ** (math.floor(math.log10(seconds)) - 1)
     return float(f"{math.ceil(seconds / place - 1e-9) * place:.3g}")

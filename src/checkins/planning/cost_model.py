@@ -1,15 +1,15 @@
 """Expected accuracy and load of designs, their Pareto front, and the campaign of a design.
 
-The *proxy* is one number that stands for the accuracy of a design. Smaller is better:
+The *proxy* is one number that stands for the expected error of a design. Smaller is better:
 
     proxy = R/(2ηT) + √V,     V = g²/N + d s²/T
 
-Its unit is a clip times R, the distance from the first model to a good model. The first term is the
-distance that remains after T model steps of the largest stable size η, which momentum can lengthen.
-V is the variance of the mean of all steps. g² is the mean square of an update in clips, N is the
-number of clients, d is the dimension, and s is the standard deviation of one coordinate of one
-step's mean update. s is the noise of a slot's sum divided by the number of client reports in it. So
-dummies, dropouts and dismissed check-ins make it larger.
+Its unit is the clip norm times R, the distance from the first model to a good model. The first term
+is the distance that remains after T model steps of the largest stable size η, which is larger with
+momentum. V is the variance of the mean of all steps. g² is the mean square of an update in clip
+norms, N is the number of clients, d is the dimension, and s is the standard deviation of one
+coordinate of one step's mean update. s is the noise of a slot's sum divided by the number of client
+reports in the sum. So dummies, dropouts and dismissed check-ins make s larger.
 
 Theorem:     the form of Theorem 4.2 for smooth losses ([B15, Thm 6.3]), without its constants.
              If a theorem of the paper covers a design, its bound on the risk is reported too.
@@ -44,6 +44,7 @@ from checkins.planning.question import ALL, Question
 from checkins.randomizers.grid import GridTooFine
 
 EFFECTIVE_NOISE = "effective-noise"
+"""Name of this proxy in JSON."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,27 +85,28 @@ def design_metrics(
     If ``clients`` is None, the planned number of clients is used. If ``slot_s`` is None, the
     shortest possible slot is used.
     """
-    count = question.clients if clients is None else clients
-    load = slot_load(candidate, question, clients=count, slot_s=slot_s)
-    dimension, batch, steps = question.dimension, candidate.minibatch, candidate.steps
+    client_count = question.clients if clients is None else clients
+    load = slot_load(candidate, question, clients=client_count, slot_s=slot_s)
+    dimension, minibatch, steps = question.dimension, candidate.minibatch, candidate.steps
     reports = max(load.reports, 1e-12)
-    working = float(steps)
+    active_steps = float(steps)
     if candidate.protocol is Protocol.AVERAGED:
-        one = candidate.report_variance(level, dimension=dimension)
-        square = one * _inverse_load(reports)
-        working *= max(1.0 - load.empty_probability, 1e-12)
+        report_variance = candidate.report_variance(level, dimension=dimension)
+        step_variance = report_variance * _inverse_load(reports)
+        active_steps *= max(1.0 - load.empty_probability, 1e-12)
     else:
-        slot = candidate.slot_variance(level, dimension=dimension, reports=reports)
-        square = slot / (batch * reports * reports)
-    people = max(min(reports * batch * working, load.share_that_uploads(candidate) * count), 1e-12)
-    variance = question.learning.spread / people + dimension * square / working
-    proxy = question.learning.bias(working) + math.sqrt(variance)
+        slot_variance = candidate.slot_variance(level, dimension=dimension, reports=reports)
+        step_variance = slot_variance / (minibatch * reports * reports)
+    uploading = load.share_that_uploads(candidate) * client_count
+    uploading = max(min(reports * minibatch * active_steps, uploading), 1e-12)
+    variance = question.learning.mean_square / uploading + dimension * step_variance / active_steps
+    proxy = question.learning.bias(active_steps) + math.sqrt(variance)
     return DesignMetrics(
         proxy=proxy,
-        noise_per_step=math.sqrt(square),
+        noise_per_step=math.sqrt(step_variance),
         variance=variance,
         steps=steps,
-        clients_per_step=load.reports * batch,
+        clients_per_step=load.reports * minibatch,
         slot_load=load,
     )
 
@@ -139,8 +141,8 @@ def _inverse_load(reports: float) -> float:
     """Return E[1/S | S > 0] if the number S of reports in a slot has the mean ``reports``."""
     if reports >= 200.0:
         return 1.0 / reports * (1.0 + 1.0 / reports)
-    many = 100_000  # with so many clients, S is nearly Poisson
-    return expected_inverse_load(clients=many, slots=max(2, round(many / reports)))
+    clients = 100_000  # with so many clients, S is nearly Poisson
+    return expected_inverse_load(clients=clients, slots=max(2, round(clients / reports)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,13 +174,13 @@ class CalibratedDesign:
         return self.metrics.slot_load.upload_bytes_per_client(self.candidate)
 
     @property
-    def axes(self) -> tuple[float, float, float, float]:
-        """Proxy, epsilon, duration and load. For each of them, less is better."""
+    def objectives(self) -> tuple[float, float, float, float]:
+        """The proxy, epsilon, duration and load of the design. For each of them, less is better."""
         return self.metrics.proxy, self.epsilon, self.metrics.duration_s, self.load
 
     @property
     def can_run(self) -> bool:
-        """Whether devices can run it. PrivUnit has no exact sampler and can only be simulated."""
+        """Whether devices can run the design. PrivUnit can only be simulated: no exact sampler."""
         return self.candidate.randomizer is not RandomizerKind.PRIVUNIT
 
     @property
@@ -203,7 +205,7 @@ class CalibratedDesign:
 
     def as_json(self) -> dict[str, object]:
         candidate, metrics, load = self.candidate, self.metrics, self.metrics.slot_load
-        proved = theorem_risk(candidate, self.level, self.question)
+        theorem = theorem_risk(candidate, self.level, self.question)
         return {
             "label": self.label,
             "protocol": str(candidate.protocol),
@@ -224,8 +226,8 @@ class CalibratedDesign:
             "rounding": "epsilon is rounded up",
             "proxy": metrics.proxy,
             "proxy_kind": EFFECTIVE_NOISE,
-            "theorem_risk": None if proved is None else proved.risk,
-            "theorem": None if proved is None else proved.theorem,
+            "theorem_risk": None if theorem is None else theorem.risk,
+            "theorem": None if theorem is None else theorem.theorem,
             "noise_per_step": metrics.noise_per_step,
             "steps": metrics.steps,
             "clients_per_step": metrics.clients_per_step,
@@ -239,12 +241,12 @@ class CalibratedDesign:
         }
 
 
-MOST_SHOWN = 12
-"""Largest number of designs of a front that a plan shows."""
+MOST_DESIGNS_SHOWN = 12
+"""Largest number of designs of the Pareto front that a plan shows."""
 
 
 def dominates(one: Sequence[float], other: Sequence[float]) -> bool:
-    """Return True if ``one`` is nowhere larger than ``other`` and somewhere smaller.
+    """Return True if no entry of ``one`` is larger than in ``other``, and some entry is smaller.
 
     >>> dominates((1, 2), (1, 3)), dominates((1, 2), (1, 2)), dominates((1, 2), (2, 1))
     (True, False, False)
@@ -255,23 +257,27 @@ def dominates(one: Sequence[float], other: Sequence[float]) -> bool:
 
 def pareto(designs: Sequence[CalibratedDesign]) -> list[CalibratedDesign]:
     """Return the designs that no other design dominates, without duplicates, best proxy first."""
-    distinct = {design.axes: design for design in reversed(designs)}
-    front = (axes for axes in distinct if not any(dominates(other, axes) for other in distinct))
-    return [distinct[axes] for axes in sorted(front)]
+    distinct = {design.objectives: design for design in reversed(designs)}
+    front = (one for one in distinct if not any(dominates(other, one) for other in distinct))
+    return [distinct[objectives] for objectives in sorted(front)]
 
 
-def thinned(front: Sequence[CalibratedDesign], always: CalibratedDesign) -> list[CalibratedDesign]:
-    """Return at most ``MOST_SHOWN`` designs of a front, including ``always``."""
-    if len(front) <= MOST_SHOWN:
+def thinned_front(
+    front: Sequence[CalibratedDesign], always: CalibratedDesign
+) -> list[CalibratedDesign]:
+    """Return at most ``MOST_DESIGNS_SHOWN`` designs of a front, evenly spread, and ``always``."""
+    if len(front) <= MOST_DESIGNS_SHOWN:
         return list(front)
-    step = (len(front) - 1) / (MOST_SHOWN - 2)
-    spread = [front[round(place * step)] for place in range(MOST_SHOWN - 1)]
-    chosen = {id(design): design for design in (*spread, always)}
-    return sorted(chosen.values(), key=lambda design: design.axes)
+    step = (len(front) - 1) / (MOST_DESIGNS_SHOWN - 2)
+    evenly_spread = [front[round(index * step)] for index in range(MOST_DESIGNS_SHOWN - 1)]
+    shown = {id(design): design for design in (*evenly_spread, always)}
+    return sorted(shown.values(), key=lambda design: design.objectives)
 
 
 FINEST_GRID, COARSEST_GRID = 1e-6, 1.0
-DIGITS = 3
+"""Smallest and largest grid step that is tried for the reports of a campaign."""
+SIGNIFICANT_DIGITS = 3
+"""Significant digits of a planned learning rate or clip norm."""
 
 
 def campaign_of(design: CalibratedDesign) -> Campaign:
@@ -284,8 +290,8 @@ def campaign_of(design: CalibratedDesign) -> Campaign:
         budget=Budget(question.epsilon, question.delta, question.adjacency),
         design=candidate.design(design.level),
         repeats=candidate.repeats,
-        randomizer=_randomizer(design),
-        task=_task(design),
+        randomizer=_randomizer_config(design),
+        task=_task_with_optimizer(design),
         schedule=Schedule(
             SCHEDULE.start, slot_s=slot_s, choose_s=round(CHECK_IN_SHARE * slot_s, 6)
         ),
@@ -294,35 +300,35 @@ def campaign_of(design: CalibratedDesign) -> Campaign:
 
 def campaign_file_text(design: CalibratedDesign, campaign: Campaign) -> str:
     """Return the text of campaign.toml, with the planning question as a comment at the top."""
-    asked = design.question
-    many = f"{asked.population.fewest:,} to {asked.population.most:,} clients"
+    question = design.question
+    clients = f"{question.population.fewest:,} to {question.population.most:,} clients"
     head = [
-        f"Planned for {many} and a model of {asked.dimension:,} numbers.",
+        f"Planned for {clients} and a model of {question.dimension:,} numbers.",
         "checkins plan chose the slots, the noise and the other parameters to meet the budget.",
         "To see its certificate and whether it meets its budget: checkins check FILE",
     ]
     return campaign_text(campaign, head=head)
 
 
-def _randomizer(design: CalibratedDesign) -> RandomizerConfig:
+def _randomizer_config(design: CalibratedDesign) -> RandomizerConfig:
     candidate, clip = design.candidate, design.question.learning.clip
     if candidate.randomizer is RandomizerKind.PRIVUNIT:
         return RandomizerConfig(candidate.randomizer, clip=clip)
     if not candidate.is_gaussian:
-        clip = _digits(clip * math.sqrt(design.question.dimension))
+        clip = _rounded(clip * math.sqrt(design.question.dimension))
     noise, grid = candidate.design(design.level).randomizer, FINEST_GRID
     while True:
         try:
-            chosen = RandomizerConfig(candidate.randomizer, clip=clip, grid=grid)
-            chosen.check_noise(noise)
-            return chosen
+            config = RandomizerConfig(candidate.randomizer, clip=clip, grid=grid)
+            config.check_noise(noise)
+            return config
         except GridTooFine:
             if grid >= COARSEST_GRID:
                 raise
             grid = float(f"{grid * 10.0:.1e}")
 
 
-def _task(design: CalibratedDesign) -> Task | None:
+def _task_with_optimizer(design: CalibratedDesign) -> Task | None:
     task = design.question.learning.task
     return None if task is None else replace(task, optimizer=optimizer_of(design))
 
@@ -340,12 +346,12 @@ def optimizer_of(design: CalibratedDesign) -> Optimizer:
     if candidate.protocol is Protocol.AVERAGED:
         count = None
     return Optimizer(
-        rate=_digits(step * (1.0 - momentum) / learning.clip),
+        rate=_rounded(step * (1.0 - momentum) / learning.clip),
         minibatch=candidate.minibatch,
         divide_by=count,
         momentum=momentum or None,
     )
 
 
-def _digits(value: float) -> float:
-    return float(f"{value:.{DIGITS}g}")
+def _rounded(value: float) -> float:
+    return float(f"{value:.{SIGNIFICANT_DIGITS}g}")

@@ -1,8 +1,8 @@
 """Explain a design by reasons, and by its sensitivity to the number of clients.
 
-The sensitivity shows the same campaign file with half and with twice as many clients. Epsilon is
-computed again for that number of clients. For most designs it does not change, because it does not
-depend on the number of clients.
+The sensitivity shows the same campaign with half and with twice as many clients. Epsilon is
+computed again for that number of clients. Most designs have the same epsilon for any number of
+clients.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from checkins.planning.cost_model import CalibratedDesign, design_metrics
 from checkins.planning.search import LOAD_EXPONENT
 from checkins.planning.search_space import capacity_without_overflow, contributors
 
-FACTORS = (0.5, 1.0, 2.0)
-"""Numbers of clients in the sensitivity, relative to the planned number."""
+CLIENT_FACTORS = (0.5, 1.0, 2.0)
+"""The sensitivity shows the planned number of clients times each of these factors."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,36 +46,36 @@ class SensitivityRow:
 
 def sensitivity(design: CalibratedDesign) -> list[SensitivityRow]:
     """Return rows for half, for the same and for twice the planned number of clients."""
-    return [_row(design, factor) for factor in FACTORS]
+    return [_sensitivity_row(design, factor) for factor in CLIENT_FACTORS]
 
 
 def depends_on_population(design: CalibratedDesign) -> bool:
     """Return True if epsilon depends on the number of clients."""
     candidate = design.candidate
-    shuffled = candidate.protocol is Protocol.AVERAGED and not candidate.is_gaussian
-    return shuffled or candidate.method(design.target) is Method.EXACT_POPULATION
+    is_shuffling = candidate.protocol is Protocol.AVERAGED and not candidate.is_gaussian
+    return is_shuffling or candidate.method(design.target) is Method.EXACT_POPULATION
 
 
-def _row(design: CalibratedDesign, factor: float) -> SensitivityRow:
+def _sensitivity_row(design: CalibratedDesign, factor: float) -> SensitivityRow:
     question, candidate = design.question, design.candidate
     clients = max(1, round(question.clients * factor))
     slot_s = design.metrics.slot_load.slot_s
     metrics = design_metrics(candidate, design.level, question, clients=clients, slot_s=slot_s)
-    load, epsilon = metrics.slot_load, _epsilon(design, factor)
+    load, epsilon = metrics.slot_load, _scaled_epsilon(design, factor)
     noise = f"{metrics.noise_per_step:.3g} times the clip norm"
     if factor != 1.0:
         ratio = metrics.noise_per_step / design.metrics.noise_per_step
         noise = f"{ratio:.2f} times as large"
-    unused = "dummies" if candidate.has_dummies else "empty slots"
+    unused_places = "dummies" if candidate.has_dummies else "empty slots"
     sentence = (
-        f"{_words(design, factor, clients, epsilon)}. The noise per step is {noise}, and the share"
-        f" of {unused} is {load.dummies_share:.1%}."
+        f"{_epsilon_text(design, factor, clients, epsilon)}. The noise per step is {noise}, and the"
+        f" share of {unused_places} is {load.dummies_share:.1%}."
     )
     if load.server_updates_per_s > question.server.updates_per_s * (1.0 + 1e-9):
-        late = "are replaced by dummies" if candidate.has_dummies else "are lost"
+        fate_of_late_reports = "are replaced by dummies" if candidate.has_dummies else "are lost"
         sentence += (
             f" {load.server_updates_per_s:,.0f} reports arrive per second, which is more than the"
-            f" server can process, so late reports {late}."
+            f" server can process, so late reports {fate_of_late_reports}."
         )
     return SensitivityRow(
         factor=factor,
@@ -89,69 +89,73 @@ def _row(design: CalibratedDesign, factor: float) -> SensitivityRow:
     )
 
 
-def _words(design: CalibratedDesign, factor: float, clients: int, epsilon: float) -> str:
-    how = {0.5: "half as many clients", 1.0: "the planned clients", 2.0: "twice as many clients"}
-    start = f"With {how[factor]} ({clients:,})"
+def _epsilon_text(design: CalibratedDesign, factor: float, clients: int, epsilon: float) -> str:
+    many = {0.5: "half as many clients", 1.0: "the planned clients", 2.0: "twice as many clients"}
+    start = f"With {many[factor]} ({clients:,})"
     if not math.isfinite(epsilon):
         return f"{start}, no epsilon is proved, so the campaign must not run"
     if not depends_on_population(design):
         return f"{start}, epsilon is the same, because it does not depend on the number of clients"
     if epsilon <= design.epsilon * (1.0 + 1e-9):
         return f"{start}, epsilon is the same, because the campaign file allows this number"
-    why = "more clients check in than a slot uses, and one client may displace another"
+    reason = "more clients check in than a slot uses, and one client may displace another"
     if design.candidate.protocol is Protocol.AVERAGED:
-        why = "averaged updates hide a client only among the clients that contribute"
-    return f"{start}, epsilon is {formatting.up(epsilon, 3)}, because {why}"
+        reason = "averaged updates hide a client only among the clients that contribute"
+    return f"{start}, epsilon is {formatting.up(epsilon, 3)}, because {reason}"
 
 
-def _epsilon(design: CalibratedDesign, factor: float) -> float:
-    """Return a proven epsilon if both limits of the population are multiplied by ``factor``."""
+def _scaled_epsilon(design: CalibratedDesign, factor: float) -> float:
+    """Return a proven upper bound on epsilon if there are ``factor`` times as many clients.
+
+    Return infinity if no bound is proved.
+    """
     candidate, target = design.candidate, design.target
-    declared, population = candidate.population, _scaled(design, factor)
+    declared, population = candidate.population, _scaled_population(design, factor)
     if not depends_on_population(design) or declared is None or population is None:
         return design.epsilon
-    averaged = candidate.protocol is Protocol.AVERAGED
-    covered = factor >= 1.0 if averaged else population.most <= declared.most
-    if factor == 1.0 or covered:
+    is_averaged = candidate.protocol is Protocol.AVERAGED
+    is_covered = factor >= 1.0 if is_averaged else population.most <= declared.most
+    if factor == 1.0 or is_covered:
         return design.epsilon
     try:
-        other = replace(candidate, population=population).design(design.level)
+        scaled_design = replace(candidate, population=population).design(design.level)
     except CheckinsError:
         return math.inf
-    proven = epsilon_at(
-        other,
+    epsilon = epsilon_at(
+        scaled_design,
         delta=target.delta,
         adjacency=target.adjacency,
         precision=Precision.FINE,
         campaigns=candidate.repeats,
         guess=2.0 * target.epsilon,
     )
-    return max(design.epsilon, proven)
+    return max(design.epsilon, epsilon)
 
 
-def _scaled(design: CalibratedDesign, factor: float) -> Population | None:
-    """Return the population to declare if there are ``factor`` times as many clients.
+def _scaled_population(design: CalibratedDesign, factor: float) -> Population | None:
+    """Return the population that would be declared with ``factor`` times as many clients.
 
     Return None if the candidate declares no population.
     """
-    candidate, asked = design.candidate, design.question
+    candidate, question = design.candidate, design.question
     if candidate.population is None:
         return None
-    low, high = asked.population.fewest, asked.population.most
-    there = Population(max(1, math.floor(low * factor)), max(1, math.ceil(high * factor)))
+    low, high = question.population.fewest, question.population.most
+    scaled = Population(max(1, math.floor(low * factor)), max(1, math.ceil(high * factor)))
     if candidate.protocol is not Protocol.AVERAGED:
-        return there
-    surely = contributors(candidate, replace(asked, population=there))
-    return Population(min(surely, there.most), there.most)
+        return scaled
+    least_contributors = contributors(candidate, replace(question, population=scaled))
+    return Population(min(least_contributors, scaled.most), scaled.most)
 
 
-RATIO_PAGE = "docs/theory/one-likelihood-ratio.md"
+ONE_RATIO_PAGE = "docs/theory/one-likelihood-ratio.md"
 GAUSSIAN_PAGE = "docs/theory/gaussian.md"
 PURE_PAGE = "docs/theory/pure.md"
 WINDOWS_PAGE = "docs/theory/windows-and-capacity.md"
 SHUFFLING_PAGE = "docs/theory/pure.md, Shuffling; Theorem 4.1"
 PROXY_PAGE = "Theorem 4.2 (smooth), docs/planning.md, The proxy"
 DUMMIES_STATEMENT = "Proposition 3.4"
+"""Pages of the documentation and statements of the paper that the reasons cite."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,19 +169,23 @@ class Reason:
 def reasons(
     design: CalibratedDesign, front: Sequence[CalibratedDesign], curve: Sequence[CalibratedDesign]
 ) -> list[Reason]:
-    """Return the reasons for a design, from its protocol to its place among other designs."""
+    """Return the reasons for a design.
+
+    ``front`` has the other designs of the Pareto front. ``curve`` has the same design with other
+    numbers of slots.
+    """
     return [
-        _protocol(design),
-        *_noise(design),
-        _slots(design, curve),
-        *_participation(design),
-        _repeats(design),
-        _clock(design),
-        _choice(design, [*front, *curve]),
+        _protocol_reason(design),
+        *_noise_reasons(design),
+        _slots_reason(design, curve),
+        *_participation_reasons(design),
+        _repeats_reason(design),
+        _schedule_reason(design),
+        _comparison_reason(design, [*front, *curve]),
     ]
 
 
-def _protocol(design: CalibratedDesign) -> Reason:
+def _protocol_reason(design: CalibratedDesign) -> Reason:
     candidate = design.candidate
     if candidate.protocol is Protocol.AVERAGED and candidate.is_gaussian:
         return Reason(
@@ -203,22 +211,22 @@ def _protocol(design: CalibratedDesign) -> Reason:
         f"Each client draws one of {candidate.slots:,} slots by itself, so the server does not"
         " sample clients. One likelihood ratio bounds the privacy loss of all releases, for any"
         " behaviour of the other clients.",
-        f"{RATIO_PAGE}; Theorem 3.2",
+        f"{ONE_RATIO_PAGE}; Theorem 3.2",
     )
 
 
-def _noise(design: CalibratedDesign) -> Iterator[Reason]:
+def _noise_reasons(design: CalibratedDesign) -> Iterator[Reason]:
     candidate, level = design.candidate, f"standard deviation {design.level:g} times the clip norm"
     most = f"{design.question.population.most:,} clients"
     if not candidate.is_gaussian:
-        simulated = candidate.randomizer is RandomizerKind.PRIVUNIT
+        is_privunit = candidate.randomizer is RandomizerKind.PRIVUNIT
         yield Reason(
             f"Each report is {design.level:g}-DP by itself, even against the server. With the"
             f" random slots, all releases together have epsilon <="
             f" {formatting.up(design.epsilon, 3)}."
             + (
                 " PrivUnit has no exact sampler for devices and can only be simulated."
-                if simulated
+                if is_privunit
                 else ""
             ),
             PURE_PAGE,
@@ -229,9 +237,9 @@ def _noise(design: CalibratedDesign) -> Iterator[Reason]:
             " no dummies and no capacity, and epsilon does not depend on the number of clients.",
             f"{WINDOWS_PAGE}, Noise at the server",
         )
-        places = capacity_without_overflow(candidate, design.question)
+        capacity = capacity_without_overflow(candidate, design.question)
         yield Reason(
-            f"If the devices added this noise, a slot would need a capacity of {places:,} and"
+            f"If the devices added this noise, a slot would need a capacity of {capacity:,} and"
             f" dummies for missing reports, and the certificate would assume at most {most}. The"
             " server would still have to be trusted.",
             f"{WINDOWS_PAGE}, Capacity",
@@ -250,48 +258,50 @@ def _noise(design: CalibratedDesign) -> Iterator[Reason]:
             WINDOWS_PAGE,
         )
     else:
-        full = "Epsilon covers the case that one client displaces another in a full slot."
+        overflow_text = "Epsilon covers the case that one client displaces another in a full slot."
         if candidate.method(design.target) is Method.EXACT_POPULATION:
-            full = f"With at most {most}, a slot almost never has more check-ins than this."
+            overflow_text = (
+                f"With at most {most}, a slot almost never has more check-ins than this."
+            )
         yield Reason(
             f"A slot sums {candidate.capacity:,} reports, dummies included, each with Gaussian"
-            f" noise ({level}). So every sum has the same noise. {full}",
+            f" noise ({level}). So every sum has the same noise. {overflow_text}",
             f"{GAUSSIAN_PAGE}; {DUMMIES_STATEMENT}",
         )
 
 
-def _slots(design: CalibratedDesign, curve: Sequence[CalibratedDesign]) -> Reason:
+def _slots_reason(design: CalibratedDesign, curve: Sequence[CalibratedDesign]) -> Reason:
     candidate, proxy = design.candidate, design.metrics.proxy
-    fewer = [one for one in curve if one.candidate.slots <= 0.55 * candidate.slots]
-    more = [one for one in curve if one.candidate.slots >= 1.9 * candidate.slots]
-    words = f"The proxy, an estimate of the error, is {proxy:.3g} with {candidate.slots:,} slots"
-    words += " (as requested)" if design.question.fixed.slots is not None else ""
+    fewer = [other for other in curve if other.candidate.slots <= 0.55 * candidate.slots]
+    more = [other for other in curve if other.candidate.slots >= 1.9 * candidate.slots]
+    sentence = f"The proxy, an estimate of the error, is {proxy:.3g} with {candidate.slots:,} slots"
+    sentence += " (as requested)" if design.question.fixed.slots is not None else ""
     if fewer:
-        one = max(fewer, key=lambda one: one.candidate.slots)
-        words += f", {one.metrics.proxy:.3g} with {one.candidate.slots:,} slots"
-        words += " (fewer steps)" if one.metrics.proxy > proxy else ""
+        other = max(fewer, key=lambda other: other.candidate.slots)
+        sentence += f", {other.metrics.proxy:.3g} with {other.candidate.slots:,} slots"
+        sentence += " (fewer steps)" if other.metrics.proxy > proxy else ""
     if more:
-        one = min(more, key=lambda one: one.candidate.slots)
-        words += f", {one.metrics.proxy:.3g} with {one.candidate.slots:,} slots"
-        words += " (more noise in total)" if one.metrics.proxy > proxy else ""
+        other = min(more, key=lambda other: other.candidate.slots)
+        sentence += f", {other.metrics.proxy:.3g} with {other.candidate.slots:,} slots"
+        sentence += " (more noise in total)" if other.metrics.proxy > proxy else ""
     theory = GAUSSIAN_PAGE if candidate.is_gaussian else PURE_PAGE
-    return Reason(f"{words}.", f"{theory}; {PROXY_PAGE}")
+    return Reason(f"{sentence}.", f"{theory}; {PROXY_PAGE}")
 
 
-def _participation(design: CalibratedDesign) -> Iterator[Reason]:
+def _participation_reasons(design: CalibratedDesign) -> Iterator[Reason]:
     participation = design.candidate.participation
     if participation == 1.0:
         return
-    fixed = design.question.fixed.participation is not None
-    why = "was requested" if fixed else "reduces the load of server and devices"
+    is_fixed = design.question.fixed.participation is not None
+    reason = "was requested" if is_fixed else "reduces the load of server and devices"
     yield Reason(
-        f"A participation of {participation:g} {why}. It also amplifies privacy, because clients"
+        f"A participation of {participation:g} {reason}. It also amplifies privacy, because clients"
         " that do not take part reveal nothing.",
-        f"{RATIO_PAGE}; Theorem 3.2",
+        f"{ONE_RATIO_PAGE}; Theorem 3.2",
     )
 
 
-def _repeats(design: CalibratedDesign) -> Reason:
+def _repeats_reason(design: CalibratedDesign) -> Reason:
     repeats = design.candidate.repeats
     if repeats == 1:
         return Reason(
@@ -299,22 +309,22 @@ def _repeats(design: CalibratedDesign) -> Reason:
             " with about the same noise in total, but also more uploads.",
             f"{WINDOWS_PAGE}, Several campaigns; docs/planning.md, The proxy",
         )
-    single = ""
+    one_run = ""
     if design.candidate.protocol is Protocol.FIXED:
         slots = repeats * design.candidate.slots
-        single = (
+        one_run = (
             f" At the same epsilon, a single run with {slots:,} slots would have more noise in the"
             " mean of all updates."
         )
     return Reason(
         f"The {repeats:,} runs have independent randomness. Composing their privacy loss"
-        f" distributions gives a smaller epsilon than adding epsilons.{single} But a client checks"
+        f" distributions gives a smaller epsilon than adding epsilons.{one_run} But a client checks"
         f" in up to {repeats:,} times, at most once in each run.",
         f"{WINDOWS_PAGE}, Several campaigns; Corollary 3.3",
     )
 
 
-def _clock(design: CalibratedDesign) -> Reason:
+def _schedule_reason(design: CalibratedDesign) -> Reason:
     load = design.metrics.slot_load
     return Reason(
         f"A slot of {load.slot_s:g} s is long enough to upload a report of {load.upload_bytes:,}"
@@ -325,24 +335,26 @@ def _clock(design: CalibratedDesign) -> Reason:
     )
 
 
-def _choice(design: CalibratedDesign, front: Sequence[CalibratedDesign]) -> Reason:
-    rivals = [one for one in front if one.epsilon >= design.epsilon * 0.9 and one is not design]
-    better = [one for one in rivals if one.metrics.proxy < design.metrics.proxy]
-    if not better:
+def _comparison_reason(design: CalibratedDesign, front: Sequence[CalibratedDesign]) -> Reason:
+    similar = [
+        other for other in front if other.epsilon >= design.epsilon * 0.9 and other is not design
+    ]
+    more_accurate = [other for other in similar if other.metrics.proxy < design.metrics.proxy]
+    if not more_accurate:
         return Reason(
             "No design that the planner tried has a smaller proxy at this budget.", PROXY_PAGE
         )
-    best = min(better, key=lambda one: one.metrics.proxy)
+    best = min(more_accurate, key=lambda other: other.metrics.proxy)
     gain = 1.0 - best.metrics.proxy / design.metrics.proxy
-    needs = []
+    costs = []
     if best.load > 1.01 * design.load:
-        needs.append(f"{best.load / design.load:.3g} times the uploads")
+        costs.append(f"{best.load / design.load:.3g} times the uploads")
     if best.metrics.duration_s > 1.01 * design.metrics.duration_s:
-        needs.append(f"{best.metrics.duration_s / design.metrics.duration_s:.3g} times the time")
-    extra = " and ".join(needs) or "about the same load"
+        costs.append(f"{best.metrics.duration_s / design.metrics.duration_s:.3g} times the time")
+    cost = " and ".join(costs) or "about the same load"
     return Reason(
         f"Another design ({best.label}) has the smallest proxy, {gain:.1%} below the proxy of this"
-        f" design, but needs {extra}. The planner accepts twice the uploads only if the proxy is at"
+        f" design, but needs {cost}. The planner accepts twice the uploads only if the proxy is at"
         f" least {1 - 2**-LOAD_EXPONENT:.1%} smaller.",
         PROXY_PAGE,
     )

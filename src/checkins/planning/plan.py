@@ -1,8 +1,8 @@
-"""Make a plan for a question: a recommended design, its certificate, a front, and reasons.
+"""Make a plan: a recommended design, its certificate, a Pareto front of designs, and reasons.
 
 >>> from checkins.accounting import Adjacency, Population
->>> asked = Question(Population(9000, 11000), 1.0, 1e-6, Adjacency.ADD_REMOVE, dimension=14)
->>> plan = make_plan(asked)
+>>> question = Question(Population(9000, 11000), 1.0, 1e-6, Adjacency.ADD_REMOVE, dimension=14)
+>>> plan = make_plan(question)
 >>> plan.recommended.candidate.protocol.value, plan.certificate.epsilon <= 1.0
 ('fixed', True)
 """
@@ -24,54 +24,56 @@ from checkins.planning.cost_model import (
     campaign_file_text,
     campaign_of,
     pareto,
-    thinned,
+    thinned_front,
 )
 from checkins.planning.explain import Reason, SensitivityRow, reasons, sensitivity
 from checkins.planning.question import Question
 from checkins.planning.search import CachedCalibrator, round_level, search
 
-BUDGETS = (0.25, 0.5, 2.0, 4.0)
-"""Budgets on the curve, relative to the epsilon of the question."""
-MOST_EPSILON = 50.0
-"""Largest epsilon on the curve."""
+BUDGET_FACTORS = (0.25, 0.5, 2.0, 4.0)
+"""The budget curve shows the epsilon of the question times each of these factors."""
+MOST_CURVE_EPSILON = 50.0
+"""Largest epsilon on the budget curve."""
 
 
 def slots_curve(designs: Iterable[CalibratedDesign]) -> list[dict[str, object]]:
     """Return one point of the curve for each number of slots, all at the same epsilon."""
     return [
         {
-            "slots": one.candidate.slots,
-            **_level(one),
-            "noise_per_step": one.metrics.noise_per_step,
-            "dummies_share": one.metrics.slot_load.dummies_share,
-            "proxy": one.metrics.proxy,
-            "epsilon": one.epsilon,
+            "slots": design.candidate.slots,
+            **_level_entry(design),
+            "noise_per_step": design.metrics.noise_per_step,
+            "dummies_share": design.metrics.slot_load.dummies_share,
+            "proxy": design.metrics.proxy,
+            "epsilon": design.epsilon,
         }
-        for one in sorted(designs, key=lambda one: one.candidate.slots)
+        for design in sorted(designs, key=lambda design: design.candidate.slots)
     ]
 
 
 def budget_curve(design: CalibratedDesign) -> list[dict[str, object]]:
     """Return the same design at several budgets, each with the noise that it needs."""
-    proven = CachedCalibrator(design.question, Precision.DRAFT)
-    proven.learn(design)
+    calibrate = CachedCalibrator(design.question, Precision.DRAFT)
+    calibrate.learn(design)
     target = design.target
-    budgets = [replace(target, epsilon=times * target.epsilon) for times in BUDGETS]
-    others = [proven(design.candidate, one) for one in budgets if one.epsilon <= MOST_EPSILON]
-    found = [design, *(one for one in others if one is not None)]
+    budgets = [replace(target, epsilon=factor * target.epsilon) for factor in BUDGET_FACTORS]
+    targets = [budget for budget in budgets if budget.epsilon <= MOST_CURVE_EPSILON]
+    calibrated = [calibrate(design.candidate, budget) for budget in targets]
+    points = [design, *(point for point in calibrated if point is not None)]
     return [
         {
-            "epsilon": one.target.epsilon,
-            **_level(one),
-            "noise_per_step": one.metrics.noise_per_step,
-            "proxy": one.metrics.proxy,
+            "epsilon": point.target.epsilon,
+            **_level_entry(point),
+            "noise_per_step": point.metrics.noise_per_step,
+            "proxy": point.metrics.proxy,
         }
-        for one in sorted(found, key=lambda one: one.target.epsilon)
+        for point in sorted(points, key=lambda point: point.target.epsilon)
     ]
 
 
-def _level(one: CalibratedDesign) -> dict[str, object]:
-    return {"noise_multiplier" if one.candidate.is_gaussian else "local_epsilon": one.level}
+def _level_entry(design: CalibratedDesign) -> dict[str, object]:
+    """Return the level of a design under the name of its parameter."""
+    return {"noise_multiplier" if design.candidate.is_gaussian else "local_epsilon": design.level}
 
 
 MOST_SLOTS_OF_FULL_CERTIFICATE = 300
@@ -81,71 +83,81 @@ With more slots, the full certificate takes too long."""
 BUDGET_SHARE_BEFORE_CHECK = 0.99
 """Safety margin: the share of epsilon to use if the full certificate is not computed here.
 
-`checkins check` composes in another way. In tests its epsilon was at most 0.2 % larger."""
+`checkins check` computes it in another way. In tests its epsilon was at most 0.2 % larger."""
 NOISE_TOLERANCE = 0.0015
-_STEP, _MOST_TURNS = 1.0005, 8
+"""Accepted excess of the recommended design over the least noise, as a fraction."""
+_LEAST_INCREASE, _MOST_ATTEMPTS = 1.0005, 8
+"""Least factor by which noise is increased if a certificate misses the budget, and the limit on
+attempts."""
 
 
-def certified(design: CalibratedDesign) -> tuple[CalibratedDesign, Campaign, Certificate]:
-    """Calibrate the design on a finer grid. Return it with its campaign and its certificate."""
+def certify_design(
+    design: CalibratedDesign,
+) -> tuple[CalibratedDesign, Campaign, Certificate]:
+    """Calibrate the design on a finer grid. Return the result, its campaign and its certificate."""
     started = time.perf_counter()
-    quick = is_quick(campaign_of(design))
+    has_full_certificate = is_quick_to_certify(campaign_of(design))
     target = design.target
-    if not quick:
+    if not has_full_certificate:
         target = replace(target, epsilon=BUDGET_SHARE_BEFORE_CHECK * target.epsilon)
-    found, run = _calibrated(design, target, charged=not quick)
-    if not quick:
-        return found, run.campaign, _coarse_certificate(found, run, started)
-    for _ in range(_MOST_TURNS):
+    calibrated, run = _finely_calibrated(design, target, reserves_rounding=not has_full_certificate)
+    if not has_full_certificate:
+        return calibrated, run.campaign, _coarse_certificate(calibrated, run, started)
+    for _ in range(_MOST_ATTEMPTS):
         certificate = certify_runs([run])
         if certificate.epsilon <= target.epsilon:
-            return replace(found, epsilon=certificate.epsilon), run.campaign, certificate
-        more = max(certificate.epsilon / target.epsilon, _STEP)
-        level = found.level * more if found.candidate.is_gaussian else found.level / more
-        found, run = _at_level(found, level)
+            return replace(calibrated, epsilon=certificate.epsilon), run.campaign, certificate
+        factor = max(certificate.epsilon / target.epsilon, _LEAST_INCREASE)
+        level, is_gaussian = calibrated.level, calibrated.candidate.is_gaussian
+        level = level * factor if is_gaussian else level / factor
+        calibrated, run = _at_level(calibrated, level)
     raise _no_noise_found(target)
 
 
-def _calibrated(
-    design: CalibratedDesign, target: Target, *, charged: bool
+def _finely_calibrated(
+    design: CalibratedDesign, target: Target, *, reserves_rounding: bool
 ) -> tuple[CalibratedDesign, PartialRun]:
     """Return the design at a level that is proved on a finer grid.
 
-    If ``charged``, a part of delta is reserved for the rounding to the devices' grid. That part
-    depends on the level, so the first attempt assumes a very small one.
+    If ``reserves_rounding``, a share of delta is reserved for the rounding of noise to the devices'
+    grid. The share depends on the level, so the first attempt assumes a very small share.
     """
     candidate = _without_unused_population(design)
     guess = (
         design.level * candidate.estimated_level(target) / candidate.estimated_level(design.target)
     )
-    left = target.delta * (1.0 - 2.0**-20)
-    for _ in range(_MOST_TURNS):
-        goal = replace(target, delta=left)
+    remaining_delta = target.delta * (1.0 - 2.0**-20)
+    for _ in range(_MOST_ATTEMPTS):
+        goal = replace(target, delta=remaining_delta)
         level = candidate.proven_level(
-            goal, precision_for(candidate, target), guess=guess, noise_tolerance=NOISE_TOLERANCE
+            goal,
+            precision_for(candidate, target),
+            guess=guess,
+            noise_tolerance=NOISE_TOLERANCE,
         )
         if level is None:
             break
-        found, run = _at_level(
+        calibrated, run = _at_level(
             CalibratedDesign.of(candidate, level, target, design.question), level
         )
-        if not charged:
-            return found, run
-        assumed, left = (
-            left,
-            total_variation.share(
+        if not reserves_rounding:
+            return calibrated, run
+        assumed_delta, remaining_delta = (
+            remaining_delta,
+            total_variation.remaining_delta(
                 delta=target.delta, epsilon=target.epsilon, variation=run.variation
             ),
         )
-        if left >= assumed:
-            return found, run
+        if remaining_delta >= assumed_delta:
+            return calibrated, run
     raise _no_noise_found(target)
 
 
 def _at_level(design: CalibratedDesign, level: float) -> tuple[CalibratedDesign, PartialRun]:
+    """Return the design at the rounded level, and its campaign as a complete run."""
     rounded = round_level(design.candidate, level)
-    found = CalibratedDesign.of(design.candidate, rounded, design.target, design.question)
-    return found, PartialRun.whole(campaign_of(found))
+    calibrated = CalibratedDesign.of(design.candidate, rounded, design.target, design.question)
+    return calibrated, PartialRun.whole(campaign_of(calibrated))
 
 
 def precision_for(candidate: DesignCandidate, target: Target) -> Precision:
@@ -153,8 +165,8 @@ def precision_for(candidate: DesignCandidate, target: Target) -> Precision:
 
     A single replace-one run uses less precision, because every trial builds a new grid.
     """
-    finest = candidate.repeats > 1 or target.adjacency is Adjacency.ADD_REMOVE
-    return Precision.FINEST if finest else Precision.FINER
+    is_fast = candidate.repeats > 1 or target.adjacency is Adjacency.ADD_REMOVE
+    return Precision.FINEST if is_fast else Precision.FINER
 
 
 def _no_noise_found(target: Target) -> NotCovered:
@@ -164,16 +176,16 @@ def _no_noise_found(target: Target) -> NotCovered:
 
 
 def _without_unused_population(design: CalibratedDesign) -> DesignCandidate:
-    """Return the candidate. Drop its population if epsilon does not depend on the population."""
+    """Return the candidate, without its population if epsilon does not depend on that."""
     candidate = design.candidate
-    averaged = candidate.protocol is Protocol.AVERAGED
-    if averaged or candidate.method(design.target) is Method.EXACT_POPULATION:
+    is_averaged = candidate.protocol is Protocol.AVERAGED
+    if is_averaged or candidate.method(design.target) is Method.EXACT_POPULATION:
         return candidate
     return replace(candidate, population=None)
 
 
-def is_quick(campaign: Campaign) -> bool:
-    """Return True if the full certificate takes about a second or less."""
+def is_quick_to_certify(campaign: Campaign) -> bool:
+    """Return True if computing the full certificate takes about a second or less."""
     if campaign.budget.adjacency is Adjacency.ADD_REMOVE:
         return True
     if campaign.repeats > 1 or campaign.noise_multiplier is None:
@@ -236,15 +248,15 @@ def make_plan(question: Question) -> Plan:
     Raise ``InvalidValue`` if no design meets the budget and the duration.
     """
     started = time.perf_counter()
-    found = search(question)
-    design, campaign, certificate = certified(found.recommended)
-    others = [one for one in found.front if one is not found.recommended]
+    result = search(question)
+    design, campaign, certificate = certify_design(result.recommended)
+    others = [other for other in result.front if other is not result.recommended]
     front = pareto([design, *others])
-    curve = [design if one is found.recommended else one for one in found.slots]
+    curve = [design if other is result.recommended else other for other in result.slots_curve]
     return Plan(
         question=question,
         recommended=design,
-        front=tuple(thinned(front, design)),
+        front=tuple(thinned_front(front, design)),
         reasons=tuple(reasons(design, front, curve)),
         sensitivity=tuple(sensitivity(design)),
         curves={"slots": slots_curve(curve), "budget": budget_curve(design)},

@@ -16,88 +16,90 @@ from checkins.campaign import Features, RandomizerKind, Task
 from checkins.campaign.task import DataSet, Model
 from checkins.errors import InvalidValue
 
-RAMP_STEPS = 10
-"""Momentum may have a memory of one step for each of this many steps."""
+STEPS_PER_MEMORY = 10
+"""The memory of momentum, 1/(1 − momentum) steps, is at most the number of all steps divided by
+this, so that it is short compared with the run."""
 MOST_MEMORY = 10.0
-"""Largest memory 1/(1 − momentum) in steps. It is also at most a tenth of all steps."""
+"""Largest memory 1/(1 − momentum) in steps, for any number of steps."""
 
 
 @dataclass(frozen=True, slots=True)
 class Learning:
-    """Constants of a learning problem in units of the clip. They do not affect privacy.
+    """Constants of a learning problem in clip norms. They do not affect privacy.
 
-    ``radius`` is the distance from the first model to a good model. ``steepest`` is the largest
-    stable step, given as the distance that an update of one clip moves the model. ``spread`` is the
-    mean square of an update after the first steps, in squared clips. It is the variance due to
-    sampling clients. The constants of this package's tasks were chosen by simulating the tasks with
-    their public holdout data. No certificate covers that choice.
+    ``radius`` is the distance from the first model to a good model. ``largest_step`` is the largest
+    stable step size: the distance that an update of one clip norm moves the model. ``mean_square``
+    is the mean square of an update after the first steps, in squared clip norms. It stands for the
+    variance due to sampling clients. The constants of this package's tasks were chosen by
+    simulating the tasks with their public holdout data. No certificate covers that choice.
     """
 
     name: str | None = None
     clip: float = 1.0
     radius: float = 3.0
-    steepest: float = 4.0
-    spread: float = 0.3
+    largest_step: float = 4.0
+    mean_square: float = 0.3
     task: Task | None = None
 
     def __post_init__(self) -> None:
         if self.name is not None:
             validate.text(name=self.name)
-        validate.positive(clip=self.clip, radius=self.radius, steepest=self.steepest)
-        validate.positive(spread=self.spread)
+        validate.positive(clip=self.clip, radius=self.radius, largest_step=self.largest_step)
+        validate.positive(mean_square=self.mean_square)
         validate.one_of((Task, type(None)), task=self.task)
 
     @classmethod
     def of(cls, task: Task, *, name: str | None = None) -> Learning:
         """Return the constants of a task, or defaults if it is not a task of this package."""
-        known = _KNOWN.get((str(task.data), task.model, task.features))
-        return cls(name=name, task=task) if known is None else cls(name, *known, task)
+        constants = _TASK_CONSTANTS.get((str(task.data), task.model, task.features))
+        return cls(name=name, task=task) if constants is None else cls(name, *constants, task)
 
     def memory(self, steps: float) -> float:
         """Return the largest allowed value of 1/(1 − momentum) for ``steps`` steps."""
-        return min(MOST_MEMORY, max(1.0, steps / RAMP_STEPS))
+        return min(MOST_MEMORY, max(1.0, steps / STEPS_PER_MEMORY))
 
     def bias(self, steps: float) -> float:
-        """Return R/(2ηT), the remaining distance after T = ``steps`` steps, in clips times R.
+        """Return R/(2ηT), the remaining distance after T = ``steps`` steps, in clip norms times R.
 
-        R is the radius, and η is the largest stable step, lengthened by momentum. Theorem 4.2 of
-        the paper has the term βR²/(2m) with β = 1/η, which is this one times R.
+        R is the radius, and η is the largest stable step with momentum. Theorem 4.2 of the paper
+        has the term βR²/(2m) with β = 1/η, which is R times this result.
         """
-        return self.radius / (2.0 * self.steepest * self.memory(steps) * steps)
+        return self.radius / (2.0 * self.largest_step * self.memory(steps) * steps)
 
     def step(self, *, steps: int, variance: float) -> float:
         """Return the step size R/(T√V) that balances bias and noise, or the largest stable one.
 
-        It is the distance that an update of one clip moves the model. V is the variance of the mean
-        of all steps. The smaller of the two step sizes is returned.
+        The smaller of these two step sizes is returned. It is the distance that an update of one
+        clip norm moves the model. V is the variance of the mean of all steps.
         """
         balanced = self.radius / (steps * math.sqrt(variance))
-        return min(balanced, self.steepest * self.memory(steps))
+        return min(balanced, self.largest_step * self.memory(steps))
 
     def momentum(self, *, steps: int, step: float) -> float:
-        """Return the least momentum that makes the step stable, rounded up to hundredths."""
-        if step <= self.steepest:
+        """Return the least momentum that makes the step size stable, rounded up to hundredths."""
+        if step <= self.largest_step:
             return 0.0
-        return math.ceil(100.0 * (1.0 - self.steepest / step)) / 100.0
+        return math.ceil(100.0 * (1.0 - self.largest_step / step)) / 100.0
 
 
-_KNOWN: dict[tuple[str, str, Features | None], tuple[float, float, float, float]] = {
+_TASK_CONSTANTS: dict[tuple[str, str, Features | None], tuple[float, float, float, float]] = {
     (DataSet.PATIENTS, Model.LOGISTIC, None): (1.0, 3.3, 20.0, 0.1),
     (DataSet.FASHION_MNIST, Model.SOFTMAX, Features.SCATTERING): (0.1, 16.0, 6.0, 0.4),
     (DataSet.SYNTHETIC, Model.LOGISTIC, None): (1.0, 1.7, 40.0, 0.5),
 }
-"""The clip, radius, steepest step and spread of the tasks of this package."""
+"""Clip norm, radius, largest step and mean square for the tasks of this package."""
 
 
 ALL = "all"
+"""The capacity of a slot that uses every check-in."""
 MOST_DIMENSION = 10**9
 MOST_CLIENTS = 10**10
 MOST_EPSILON = 100.0
 """Largest epsilon of a budget. A larger epsilon is no meaningful guarantee."""
-MOST_SECONDS = 100 * 365 * 86_400
+MOST_DURATION_S = 100 * 365 * 86_400
 MOST_REPEATS = 10_000
 MOST_PLANNED_SLOTS = 10**7
-SEARCHED = (RandomizerKind.GAUSSIAN, RandomizerKind.LAPLACE, RandomizerKind.PRIVUNIT)
+SEARCHED_RANDOMIZERS = (RandomizerKind.GAUSSIAN, RandomizerKind.LAPLACE, RandomizerKind.PRIVUNIT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,14 +127,14 @@ class Devices:
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """Capabilities of the server: its reports per second, and the time for all runs."""
+    """Capabilities of the server: its reports per second, and the longest time for all runs."""
 
     updates_per_s: float = 1_000.0
     duration_s: float = 86_400.0
 
     def __post_init__(self) -> None:
         validate.positive(updates_per_s=self.updates_per_s, duration_s=self.duration_s)
-        if self.duration_s > MOST_SECONDS:
+        if self.duration_s > MOST_DURATION_S:
             raise InvalidValue("duration_s", self.duration_s, "must be at most a hundred years")
 
 
@@ -143,7 +145,7 @@ class Constraints:
     ``capacity`` may be "all", which means that a slot uses every check-in. This needs noise at the
     server.
 
-    >>> Constraints(slots=100).named()
+    >>> Constraints(slots=100).fixed_values()
     {'slots': 100}
     """
 
@@ -174,42 +176,42 @@ class Constraints:
                 raise InvalidValue(
                     "participation", 0.0, "must be above 0, because no client would take part"
                 )
-        if self.randomizer not in (None, *SEARCHED):
+        if self.randomizer not in (None, *SEARCHED_RANDOMIZERS):
             raise InvalidValue(
                 "randomizer", str(self.randomizer), "must be gaussian, laplace or privunit"
             )
         for violated, name, expected in self._rules():
             if violated:
-                raise InvalidValue(name, self.named()[name], expected)
+                raise InvalidValue(name, self.fixed_values()[name], expected)
 
     def _rules(self) -> Iterator[tuple[bool, str, str]]:
-        """Yield, for each rule, whether it is violated, the parameter to blame and the rule."""
+        """Yield whether a rule is violated, the parameter that violates it, and the rule's text."""
         pure = self.randomizer in (RandomizerKind.LAPLACE, RandomizerKind.PRIVUNIT)
-        averaged, batch = self.protocol is Protocol.AVERAGED, self.minibatch
+        averaged, minibatch = self.protocol is Protocol.AVERAGED, self.minibatch
         server, client = self.noise_at is NoiseAt.SERVER, self.noise_at is NoiseAt.CLIENT
         yield pure and server, "noise_at", f"{self.randomizer} noise is added at the client"
         count = "averaged updates divide by a count that is released; use fixed"
         yield averaged and server, "noise_at", count
-        partial = averaged and self.participation not in (None, 1.0)
-        yield partial, "participation", "averaged updates need a participation of 1"
+        partial_participation = averaged and self.participation not in (None, 1.0)
+        yield partial_participation, "participation", "averaged updates need a participation of 1"
         capped = averaged and self.capacity is not None
         yield capped, "capacity", "averaged updates use every report: leave it out"
-        batched = averaged and batch not in (None, 1)
+        batched = averaged and minibatch not in (None, 1)
         yield batched, "minibatch", "averaged updates make a step in every slot"
         sliding = self.protocol in (None, Protocol.SLIDING)
         yield self.window is not None and not sliding, "window", "needs the sliding protocol"
         slots = math.inf if self.slots is None else self.slots
         yield (self.window or 1) > slots, "window", f"must be at most slots = {self.slots}"
-        yield (batch or 1) > slots, "minibatch", f"must be at most slots = {self.slots}"
-        everyone = self.capacity == ALL and (pure or client)
-        yield everyone, "capacity", "needs Gaussian noise at the server"
+        yield (minibatch or 1) > slots, "minibatch", f"must be at most slots = {self.slots}"
+        uses_all = self.capacity == ALL and (pure or client)
+        yield uses_all, "capacity", "needs Gaussian noise at the server"
 
-    def named(self) -> dict[str, object]:
-        """Return the fixed parameters as plain values."""
-        given = ((one.name, getattr(self, one.name)) for one in fields(self))
+    def fixed_values(self) -> dict[str, object]:
+        """Return the parameters that the user fixes, by name, as plain values."""
+        values = ((parameter.name, getattr(self, parameter.name)) for parameter in fields(self))
         return {
             name: value if isinstance(value, int | float) else str(value)
-            for name, value in given
+            for name, value in values
             if value is not None
         }
 
@@ -260,14 +262,14 @@ class Question:
 
     @property
     def clients(self) -> int:
-        """The number of clients to plan for, which is the geometric mean of the range."""
+        """The number of clients to plan for: the geometric mean of the population's two limits."""
         return round(math.sqrt(self.population.fewest * self.population.most))
 
     @property
     def availability_s(self) -> float:
-        """The time for which a device stays available, at most the whole duration."""
-        asked = self.devices.availability_s
-        return self.server.duration_s if asked is None else min(asked, self.server.duration_s)
+        """Seconds for which a device stays available, at most the server's whole duration."""
+        device_s = self.devices.availability_s
+        return self.server.duration_s if device_s is None else min(device_s, self.server.duration_s)
 
     def as_json(self) -> dict[str, object]:
         return {
@@ -285,6 +287,6 @@ class Question:
                 "updates_per_s": self.server.updates_per_s,
                 "duration_s": self.server.duration_s,
             },
-            "fixed": self.fixed.named(),
+            "fixed": self.fixed.fixed_values(),
             "task": self.learning.name,
         }

@@ -1,6 +1,7 @@
 """Search designs: rank all candidates by estimates, and calibrate the best with proven bounds.
 
-Every design that the search returns has a level of noise that is proved to meet its target.
+Every design that the search returns has a *level*, which is its noise multiplier or its local
+epsilon. The level is proved to meet the design's target.
 """
 
 from __future__ import annotations
@@ -28,17 +29,17 @@ from checkins.planning.search_space import candidates, with_slots
 LOAD_EXPONENT = 0.05
 """Exponent of the load in the score. A design with twice the uploads has the same score if its
 proxy (the expected error, see ``cost_model``) is 3.4% smaller."""
-FINALISTS, MOST_TRIED = 5, 24
-"""Number of calibrated candidates from which the best is chosen, and the limit on attempts."""
+FINALISTS, MOST_CANDIDATES_TRIED = 5, 24
+"""Number of calibrated candidates from which the best is chosen, and of candidates to try."""
 LOAD_TOLERANCE = 1.02
-"""Designs whose loads differ by at most this factor count as equally demanding."""
+"""A load that is larger by at most this factor counts as the same load."""
 BUDGET_SHARES = (0.5, 0.25)
-"""Shares of the budget for which the front also shows designs."""
+"""The front also shows a design for each of these shares of the epsilon budget."""
 LEAST_DELTA_WITHOUT_ROUNDING_CHECK = 1e-12
-"""From this delta on, rounded noise is known to be charged less than half of delta."""
+"""For a delta of at least this size, the rounding of noise on devices uses less than half of it."""
 TIME_AND_LOAD_REDUCTIONS = (3.0, 10.0, 30.0)
 """For each factor f, the front has the most accurate design with 1/f of the recommended design's
-time, and the one with 1/f of its load."""
+time, and the most accurate design with 1/f of its load."""
 SLOT_FACTORS = (0.25, 0.5, 0.7, 1.4, 2.0, 4.0)
 """The result has the recommended design with its number of slots times each of these factors."""
 
@@ -53,66 +54,75 @@ class Estimate:
 
     @property
     def load(self) -> float:
+        """The expected number of bytes that one client uploads in all runs."""
         return self.metrics.slot_load.upload_bytes_per_client(self.candidate)
 
 
 @dataclass(frozen=True, slots=True)
 class SearchResult:
-    """The recommended design, the front, and the same design with more and fewer slots."""
+    """The recommended design, the Pareto front, and the recommended design with other slots.
+
+    ``slots_curve`` is ordered by the number of slots and includes the recommended design.
+    """
 
     recommended: CalibratedDesign
     front: tuple[CalibratedDesign, ...]
-    slots: tuple[CalibratedDesign, ...]
+    slots_curve: tuple[CalibratedDesign, ...]
 
 
 def search(question: Question) -> SearchResult:
-    """Return the recommended design, the front, and the curve over numbers of slots."""
+    """Search all candidates that the question allows, and return the best designs."""
     target = Target(question.epsilon, question.delta, question.adjacency)
     estimates = _estimates(candidates(question), target, question)
-    proven = CachedCalibrator(question)
-    chosen = _best(proven, target, _ranked(estimates, target, question))
-    with_other_slots = _with_other_slots(chosen, target, proven)
+    calibrate = CachedCalibrator(question)
+    best = _best_proven(calibrate, target, _ranked(estimates, target, question))
+    with_other_slots = _with_other_slots(best, target, calibrate)
     if question.fixed.slots is None:
-        chosen = min((*with_other_slots, chosen), key=_score_compared_with(chosen, question))
+        best = min((*with_other_slots, best), key=_score_relative_to(best, question))
     affordable = [
         one.candidate
         for one in estimates
-        if one.load <= LOAD_TOLERANCE * chosen.load and not _is_privunit(one.candidate)
+        if one.load <= LOAD_TOLERANCE * best.load and not _is_privunit(one.candidate)
     ]
-    parts = [replace(target, epsilon=share * target.epsilon) for share in BUDGET_SHARES]
-    wanted = [
-        *((target, candidate) for candidate in _less_demanding(estimates, chosen)),
-        *((part, _best_at(part, affordable or [chosen.candidate], question)) for part in parts),
+    affordable = affordable or [best.candidate]
+    smaller_targets = [replace(target, epsilon=share * target.epsilon) for share in BUDGET_SHARES]
+    targets_and_candidates = [
+        *((target, candidate) for candidate in _most_accurate_within_limits(estimates, best)),
+        *((less, _most_accurate_at(less, affordable, question)) for less in smaller_targets),
     ]
-    others = [proven(candidate, goal) for goal, candidate in wanted]
-    known = [chosen, *(one for one in others if one is not None)]
-    better = [one for one in known if dominates(one.axes, chosen.axes)]
-    if better:  # the estimates were wrong, and another design dominates
-        chosen = min(better, key=lambda one: one.axes)
-        with_other_slots = _with_other_slots(chosen, target, proven)
-    curve = {one.candidate.slots: one for one in (*with_other_slots, chosen)}
+    others = [calibrate(candidate, goal) for goal, candidate in targets_and_candidates]
+    designs = [best, *(design for design in others if design is not None)]
+    dominating = [design for design in designs if dominates(design.objectives, best.objectives)]
+    if dominating:  # the estimates were wrong, and another design dominates the best one
+        best = min(dominating, key=lambda design: design.objectives)
+        with_other_slots = _with_other_slots(best, target, calibrate)
+    curve = {design.candidate.slots: design for design in (*with_other_slots, best)}
     return SearchResult(
-        chosen, tuple(pareto(known)), tuple(curve[slots] for slots in sorted(curve))
+        best, tuple(pareto(designs)), tuple(curve[slots] for slots in sorted(curve))
     )
 
 
 Family = tuple[Protocol, RandomizerKind, bool, bool]
+"""Protocol, randomizer, whether there are several runs, and whether slots have no capacity."""
 
 
 def family(candidate: DesignCandidate) -> Family:
-    """Return the family of a candidate. Estimates within a family have similar errors."""
+    """Return the family of a candidate, within which estimates of the level have similar errors."""
     repeated, uncapped = candidate.repeats > 1, candidate.capacity is None
     return candidate.protocol, candidate.randomizer, repeated, uncapped
 
 
 class CachedCalibrator:
-    """Finds and caches proven levels, and records the errors of the estimates."""
+    """Calibrates candidates with proven bounds, and caches the results.
+
+    It also records the errors of the estimated levels, for a better start of later searches.
+    """
 
     def __init__(self, question: Question, precision: Precision = Precision.FINE) -> None:
         self.question, self.precision = question, precision
         self._designs: dict[tuple[DesignCandidate, Target], CalibratedDesign | None] = {}
         self._levels: dict[tuple[DesignCandidate, Target], float | None] = {}
-        self._off: dict[Family, float] = {}
+        self._estimate_errors: dict[Family, float] = {}
 
     def __call__(self, candidate: DesignCandidate, target: Target) -> CalibratedDesign | None:
         """Return the design at the least proven noise, or None if no noise meets the target."""
@@ -123,33 +133,35 @@ class CachedCalibrator:
 
     def learn(self, design: CalibratedDesign) -> None:
         """Record the error of the design's estimate, to correct other estimates of its family."""
-        self._off[family(design.candidate)] = design.level / design.candidate.estimated_level(
-            design.target
+        self._estimate_errors[family(design.candidate)] = (
+            design.level / design.candidate.estimated_level(design.target)
         )
 
     def _calibrate(self, candidate: DesignCandidate, target: Target) -> CalibratedDesign | None:
-        like = candidate.equivalent, target
-        if like not in self._levels:
-            guess = candidate.estimated_level(target) * self._off.get(family(candidate), 1.0)
-            self._levels[like] = candidate.proven_level(target, self.precision, guess=guess)
-        level = self._levels[like]
+        key = candidate.simplest_equivalent, target
+        if key not in self._levels:
+            error = self._estimate_errors.get(family(candidate), 1.0)
+            guess = candidate.estimated_level(target) * error
+            self._levels[key] = candidate.proven_level(target, self.precision, guess=guess)
+        level = self._levels[key]
         if level is None:
             return None
-        found = CalibratedDesign.of(candidate, round_level(candidate, level), target, self.question)
-        self.learn(found)
-        return found
+        level = round_level(candidate, level)
+        calibrated = CalibratedDesign.of(candidate, level, target, self.question)
+        self.learn(calibrated)
+        return calibrated
 
 
 def round_level(candidate: DesignCandidate, level: float) -> float:
     """Return the level with four digits, rounded to more noise or to a smaller local epsilon."""
     if level <= 0.0 or not math.isfinite(level):
         return level
-    place = 10.0 ** (math.floor(math.log10(level)) - 3)
-    whole = level / place
-    steps = math.ceil(whole - 1e-9) if candidate.is_gaussian else math.floor(whole + 1e-9)
-    rounded = float(f"{steps * place:.6g}")
-    safe = rounded >= level if candidate.is_gaussian else rounded <= level
-    return rounded if safe else level
+    unit = 10.0 ** (math.floor(math.log10(level)) - 3)
+    units = level / unit
+    rounded_units = math.ceil(units - 1e-9) if candidate.is_gaussian else math.floor(units + 1e-9)
+    rounded = float(f"{rounded_units * unit:.6g}")
+    is_safe = rounded >= level if candidate.is_gaussian else rounded <= level
+    return rounded if is_safe else level
 
 
 def _estimates(
@@ -162,62 +174,63 @@ def _estimates(
 def _ranked(
     estimates: Sequence[Estimate], target: Target, question: Question
 ) -> list[DesignCandidate]:
-    """Return the candidates ordered by score.
+    """Return the candidates, best score first.
 
-    Candidates for which no level seems to meet the target come last.
+    Candidates for which no level seems to meet the target come last. PrivUnit is left out unless
+    it is requested or nothing else is possible.
     """
-    able = list(estimates)
+    usable = list(estimates)
     if question.fixed.randomizer is not RandomizerKind.PRIVUNIT:
-        able = [one for one in estimates if not _is_privunit(one.candidate)] or able
-    able.sort(key=lambda one: score(one.metrics.proxy, one.load))
-    ranked = [one.candidate for one in able]
-    return sorted(ranked, key=lambda candidate: candidate.seems_out_of_reach(target))
+        usable = [one for one in estimates if not _is_privunit(one.candidate)] or usable
+    usable.sort(key=lambda one: score(one.metrics.proxy, one.load))
+    ordered = [one.candidate for one in usable]
+    return sorted(ordered, key=lambda candidate: candidate.seems_out_of_reach(target))
 
 
 def score(proxy: float, load: float) -> float:
-    """Return the score to minimise, which is the proxy with a small weight for the uploads."""
+    """Return the score of a design: the proxy with a small weight for the load. Less is better."""
     return proxy * float(load**LOAD_EXPONENT)
 
 
-def _best(
-    proven: CachedCalibrator, target: Target, ranked: Sequence[DesignCandidate]
+def _best_proven(
+    calibrate: CachedCalibrator, target: Target, ranked: Sequence[DesignCandidate]
 ) -> CalibratedDesign:
     """Return the best of the first few candidates that meet the target.
 
-    If a candidate does not meet it, similar candidates are skipped. Raise ``InvalidValue`` if none
-    meets it.
+    If a candidate does not meet the target, similar candidates are skipped. Raise ``InvalidValue``
+    if no candidate meets the target.
     """
-    found: list[CalibratedDesign] = []
+    designs: list[CalibratedDesign] = []
     failed: set[tuple[Family, float, int]] = set()
-    refusal: InvalidValue | None = None
+    first_error: InvalidValue | None = None
     tried = 0
     for candidate in ranked:
-        if len(found) >= FINALISTS or tried >= MOST_TRIED:
+        if len(designs) >= FINALISTS or tried >= MOST_CANDIDATES_TRIED:
             break
-        like = family(candidate), candidate.participation, candidate.equivalent.slots
-        if like in failed:
+        similarity = family(candidate), candidate.participation, candidate.simplest_equivalent.slots
+        if similarity in failed:
             continue
         tried += 1
         try:
-            check_it_can_run(candidate, target, proven.question)
-            design = proven(candidate, target)
+            check_runnable(candidate, target, calibrate.question)
+            design = calibrate(candidate, target)
         except InvalidValue as error:
-            design, refusal = None, refusal or error
+            design, first_error = None, first_error or error
         if design is None:
-            failed.add(like)
+            failed.add(similarity)
         else:
-            found.append(design)
-    if not found:
-        raise refusal or InvalidValue(
+            designs.append(design)
+    if not designs:
+        raise first_error or InvalidValue(
             "epsilon",
             target.epsilon,
-            f"no allowed design meets it at delta = {target.delta!r} ({target.adjacency});"
-            " fix fewer parameters, or allow a larger epsilon or delta",
+            f"no allowed design meets this epsilon at delta = {target.delta!r}"
+            f" ({target.adjacency}); fix fewer parameters, or allow a larger epsilon or delta",
         )
-    return min(found, key=lambda one: score(one.metrics.proxy, one.load))
+    return min(designs, key=lambda one: score(one.metrics.proxy, one.load))
 
 
-def check_it_can_run(candidate: DesignCandidate, target: Target, question: Question) -> None:
+def check_runnable(candidate: DesignCandidate, target: Target, question: Question) -> None:
     """Raise ``InvalidValue`` if the candidate cannot run as a campaign.
 
     Also raise it if delta is so small that rounding the noise on devices uses more than half of it.
@@ -238,65 +251,69 @@ def check_it_can_run(candidate: DesignCandidate, target: Target, question: Quest
 
 
 def _with_other_slots(
-    chosen: CalibratedDesign, target: Target, proven: CachedCalibrator
+    recommended: CalibratedDesign, target: Target, calibrate: CachedCalibrator
 ) -> list[CalibratedDesign]:
-    """Return the design with more and with fewer slots, each with the noise that it needs."""
-    question, candidate = proven.question, chosen.candidate
-    least = max(candidate.minibatch, question.fixed.window or 1)
-    counts = {max(least, round(candidate.slots * times)) for times in SLOT_FACTORS} - {
+    """Return ``recommended`` with more and with fewer slots, each with the noise that it needs."""
+    question, candidate = calibrate.question, recommended.candidate
+    least_slots = max(candidate.minibatch, question.fixed.window or 1)
+    counts = {max(least_slots, round(candidate.slots * factor)) for factor in SLOT_FACTORS} - {
         candidate.slots
     }
-    found = (proven(with_slots(candidate, slots, question), target) for slots in sorted(counts))
-    return [one for one in found if one is not None]
+    variants = (with_slots(candidate, slots, question) for slots in sorted(counts))
+    designs = (calibrate(variant, target) for variant in variants)
+    return [design for design in designs if design is not None]
 
 
-def _score_compared_with(
-    chosen: CalibratedDesign, question: Question
+def _score_relative_to(
+    recommended: CalibratedDesign, question: Question
 ) -> Callable[[CalibratedDesign], float]:
-    """Return a function that scores designs.
+    """Return a function that scores designs. Less is better.
 
-    A design that takes longer than ``chosen`` must be better by one percent. A design that takes
-    longer than the server allows has an infinite score.
+    The score of a design that takes longer than ``recommended`` is increased by one percent. A
+    design that takes longer than the server allows has an infinite score.
     """
 
-    def rank(one: CalibratedDesign) -> float:
-        weighed = score(one.metrics.proxy, one.load)
-        if one.metrics.duration_s > question.server.duration_s * (1.0 + 1e-9):
+    def compared_score(design: CalibratedDesign) -> float:
+        design_score = score(design.metrics.proxy, design.load)
+        if design.metrics.duration_s > question.server.duration_s * (1.0 + 1e-9):
             return math.inf
-        longer = one.metrics.duration_s > chosen.metrics.duration_s
-        return weighed * 1.01 if longer else weighed
+        longer = design.metrics.duration_s > recommended.metrics.duration_s
+        return design_score * 1.01 if longer else design_score
 
-    return rank
+    return compared_score
 
 
-def _less_demanding(
-    estimates: Sequence[Estimate], chosen: CalibratedDesign
+def _most_accurate_within_limits(
+    estimates: Sequence[Estimate], recommended: CalibratedDesign
 ) -> list[DesignCandidate]:
-    """Return the most accurate candidates: overall, with less time, and with less load."""
-    load, duration_s = chosen.load, chosen.metrics.duration_s
+    """Return the most accurate candidate overall, and those with less time or less load."""
+    load, duration_s = recommended.load, recommended.metrics.duration_s
     limits = [(math.inf, math.inf)]
-    for cut in TIME_AND_LOAD_REDUCTIONS:
-        limits += [(load / cut, math.inf), (math.inf, duration_s / cut)]
-    found = []
-    for most_load, most_s in limits:
-        fitting = [
+    for factor in TIME_AND_LOAD_REDUCTIONS:
+        limits += [(load / factor, math.inf), (math.inf, duration_s / factor)]
+    most_accurate = []
+    for most_load, most_duration_s in limits:
+        allowed = [
             one
             for one in estimates
             if one.load <= most_load
-            and one.metrics.duration_s <= most_s
+            and one.metrics.duration_s <= most_duration_s
             and not _is_privunit(one.candidate)
         ]
-        if fitting:
-            found.append(min(fitting, key=lambda one: (one.metrics.proxy, one.load)).candidate)
-    return found
+        if allowed:
+            most_accurate.append(
+                min(allowed, key=lambda one: (one.metrics.proxy, one.load)).candidate
+            )
+    return most_accurate
 
 
 def _is_privunit(candidate: DesignCandidate) -> bool:
     return candidate.randomizer is RandomizerKind.PRIVUNIT
 
 
-def _best_at(
-    part: Target, affordable: Sequence[DesignCandidate], question: Question
+def _most_accurate_at(
+    target: Target, affordable: Sequence[DesignCandidate], question: Question
 ) -> DesignCandidate:
-    """Return the most accurate of the ``affordable`` candidates for the smaller target ``part``."""
-    return min(_estimates(affordable, part, question), key=lambda one: one.metrics.proxy).candidate
+    """Return the candidate in ``affordable`` with the best estimated proxy at ``target``."""
+    estimates = _estimates(affordable, target, question)
+    return min(estimates, key=lambda one: one.metrics.proxy).candidate

@@ -1,10 +1,10 @@
-"""The candidates of a search.
+"""The candidates of a search: designs whose level of noise is not chosen yet.
 
 Every parameter that the user did not fix takes several values. Numbers of slots, for example, grow
-by a factor of about 1.5. Only dominated candidates are left out. A minibatch above 1 has the same
-epsilon, time and load as a minibatch of 1, but fewer steps. With noise at the server, a capacity
-needs more noise and uses fewer clients. Noise at the clients has the same epsilon as noise at the
-server, but needs a declared population.
+by a factor of about 1.5. Some values are left out, because another value is at least as good in
+every respect. A minibatch above 1 has the same epsilon, time and load as a minibatch of 1, but
+fewer steps. With noise at the server, a capacity needs more noise and uses fewer clients. Noise at
+the clients has the same epsilon as noise at the server, but needs a declared population.
 """
 
 from __future__ import annotations
@@ -21,26 +21,27 @@ from checkins.planning.candidate import DesignCandidate, shortest_slot_s
 from checkins.planning.question import ALL, Question
 
 SLOT_SERIES = (1.0, 1.5, 2.0, 3.0, 5.0, 7.0)
+"""The numbers of slots to try are these numbers times powers of 10."""
 REPEATS = (1, 2, 3, 5, 10, 20, 50, 100)
 PARTICIPATIONS = (1.0, 0.7, 0.5, 0.3, 0.2, 0.1, 0.05, 0.02, 0.01, 1e-3, 1e-4, 1e-5, 1e-6)
 MOST_SEARCHED_SLOTS = 100_000
 MOST_SEARCHED_STEPS = 200_000
-FEWEST_REPORTS = 0.2
+FEWEST_CHECK_INS = 0.2
 """Smallest expected number of check-ins per slot of a candidate."""
 OVERFLOW_SHARE = 1e-3
-"""Share of delta that the probability of an overflowing slot may use."""
+"""Largest probability that any slot overflows (more check-ins than capacity), relative to delta."""
 
 
 def candidates(question: Question) -> list[DesignCandidate]:
-    """Return every candidate that fits the duration and the server's rate.
+    """Return every candidate whose runs fit in the server's duration.
 
-    Raise ``InvalidValue`` if there is none.
+    Raise ``InvalidValue`` if there is no such candidate.
     """
-    found = [
+    allowed = [
         candidate for candidate in _all_candidates(question) if _fits_in_time(candidate, question)
     ]
-    if found:
-        return found
+    if allowed:
+        return allowed
     raise InvalidValue(
         "duration_s",
         question.server.duration_s,
@@ -63,49 +64,54 @@ def with_slots(candidate: DesignCandidate, slots: int, question: Question) -> De
     if changed.is_gaussian:
         return replace(changed, capacity=capacity_without_overflow(changed, question))
     load = question.clients * candidate.participation / slots
-    before = question.clients * candidate.participation / candidate.slots
-    return replace(changed, capacity=max(1, round(candidate.capacity / before * load)))  # type: ignore[operator]  # not None here
+    load_before = question.clients * candidate.participation / candidate.slots
+    return replace(changed, capacity=max(1, round(candidate.capacity / load_before * load)))  # type: ignore[operator]  # not None here
 
 
 def capacity_without_overflow(candidate: DesignCandidate, question: Question) -> int:
-    """Return a capacity that overflows with probability at most a thousandth of delta.
+    """Return a capacity with which any slot overflows with probability at most delta / 1,000.
 
-    It follows from Bernstein's inequality for the largest population.
+    The capacity follows from Bernstein's inequality for the largest population.
     """
     load = question.population.most * candidate.participation / candidate.drawable_slots
-    spare = OVERFLOW_SHARE * question.delta
-    rare = math.log(2.0 * candidate.drawable_slots * candidate.repeats) - math.log(spare)
-    return max(1, math.ceil(load + rare / 3.0 + math.sqrt(rare * rare / 9.0 + 2.0 * load * rare)))
+    probability = OVERFLOW_SHARE * question.delta
+    rarity = math.log(2.0 * candidate.drawable_slots * candidate.repeats) - math.log(probability)
+    return max(
+        1,
+        math.ceil(load + rarity / 3.0 + math.sqrt(rarity * rarity / 9.0 + 2.0 * load * rarity)),
+    )
 
 
 def _all_candidates(question: Question) -> Iterator[DesignCandidate]:
     for randomizer, noise_at in _randomizers(question):
-        gaussian = randomizer is RandomizerKind.GAUSSIAN
+        is_gaussian = randomizer is RandomizerKind.GAUSSIAN
         for protocol in _protocols(question):
             if protocol is Protocol.AVERAGED:
-                asked = question.fixed.protocol is Protocol.AVERAGED
-                if noise_at is NoiseAt.CLIENT and (asked or not gaussian):
-                    yield from _averaged(question, randomizer)
+                is_requested = question.fixed.protocol is Protocol.AVERAGED
+                if noise_at is NoiseAt.CLIENT and (is_requested or not is_gaussian):
+                    yield from _averaged_candidates(question, randomizer)
                 continue
-            few, batch = not gaussian or protocol is Protocol.SLIDING, question.fixed.minibatch or 1
-            for slots in _slots(question):
-                for repeats, share in product(
-                    _repeats(question, slots, few=few), _participations(question, few=few)
+            few_values = not is_gaussian or protocol is Protocol.SLIDING
+            minibatch = question.fixed.minibatch or 1
+            for slots in _slot_counts(question):
+                for repeats, participation in product(
+                    _repeat_counts(question, slots, few_values=few_values),
+                    _participations(question, few_values=few_values),
                 ):
-                    shape = protocol, slots, share, None, None, batch, repeats
+                    parameters = protocol, slots, participation, None, None, minibatch, repeats
                     yield from _with_windows_and_capacities(
-                        question, DesignCandidate(*shape, randomizer, noise_at)
+                        question, DesignCandidate(*parameters, randomizer, noise_at)
                     )
 
 
 def _with_windows_and_capacities(
-    question: Question, bare: DesignCandidate
+    question: Question, template: DesignCandidate
 ) -> Iterator[DesignCandidate]:
-    """Yield the candidate with every allowed window and capacity."""
-    if bare.minibatch > bare.slots:
+    """Yield copies of the ``template`` with every allowed window and capacity."""
+    if template.minibatch > template.slots:
         return
-    for window in _windows(question, bare):
-        candidate = replace(bare, window=window)
+    for window in _windows(question, template):
+        candidate = replace(template, window=window)
         fixed = question.fixed.capacity
         if candidate.noise_at is NoiseAt.SERVER:
             yield replace(candidate, capacity=None if fixed in (None, ALL) else int(fixed or 0))
@@ -115,15 +121,17 @@ def _with_windows_and_capacities(
             capacity = int(fixed or capacity_without_overflow(candidate, question))
             yield replace(candidate, capacity=capacity, population=question.population)
         else:
-            load = question.clients * candidate.participation / candidate.slots
-            wanted = {max(1, round(load * part)) for part in (0.7, 1.0, 1.4)}
-            for capacity in sorted(wanted) if fixed is None else [int(fixed)]:
+            check_ins = question.clients * candidate.participation / candidate.slots
+            capacities = {max(1, round(check_ins * factor)) for factor in (0.7, 1.0, 1.4)}
+            for capacity in sorted(capacities) if fixed is None else [int(fixed)]:
                 yield replace(candidate, capacity=capacity)
 
 
-def _averaged(question: Question, randomizer: RandomizerKind) -> Iterator[DesignCandidate]:
-    for slots in _slots(question):
-        for repeats in _repeats(question, slots, few=True):
+def _averaged_candidates(
+    question: Question, randomizer: RandomizerKind
+) -> Iterator[DesignCandidate]:
+    for slots in _slot_counts(question):
+        for repeats in _repeat_counts(question, slots, few_values=True):
             candidate = DesignCandidate(
                 Protocol.AVERAGED, slots, 1.0, None, None, 1, repeats, randomizer, NoiseAt.CLIENT
             )
@@ -132,34 +140,34 @@ def _averaged(question: Question, randomizer: RandomizerKind) -> Iterator[Design
 
 def _with_contributors(candidate: DesignCandidate, question: Question) -> DesignCandidate:
     """Return the candidate with a declared population whose lower limit is ``contributors``."""
-    surely = contributors(candidate, question)
-    return replace(candidate, population=Population(surely, question.population.most))
+    least_clients = contributors(candidate, question)
+    return replace(candidate, population=Population(least_clients, question.population.most))
 
 
 def contributors(candidate: DesignCandidate, question: Question) -> int:
-    """Return a number of clients that almost surely contribute at the smallest population.
+    """Return a number of clients of which at least as many almost surely contribute.
 
-    It is the expected number minus six standard deviations, at least 1.
+    It is the expected number at the smallest population, minus six standard deviations, or 1.
     """
     run_s = candidate.slots * shortest_slot_s(candidate, question)
-    available = min(1.0, question.availability_s / run_s) * (1.0 - question.devices.dropout)
-    mean = question.population.fewest * available
-    return max(1, math.floor(mean - 6.0 * math.sqrt(mean * (1.0 - available))))
+    probability = min(1.0, question.availability_s / run_s) * (1.0 - question.devices.dropout)
+    expected = question.population.fewest * probability
+    return max(1, math.floor(expected - 6.0 * math.sqrt(expected * (1.0 - probability))))
 
 
 def _randomizers(question: Question) -> Iterator[tuple[RandomizerKind, NoiseAt]]:
     fixed = question.fixed
     kinds = [RandomizerKind.GAUSSIAN, RandomizerKind.LAPLACE, RandomizerKind.PRIVUNIT]
     for kind in kinds if fixed.randomizer is None else [fixed.randomizer]:
-        for place in NoiseAt:
-            gaussian, server = kind is RandomizerKind.GAUSSIAN, place is NoiseAt.SERVER
-            if fixed.noise_at not in (None, place) or (server and not gaussian):
+        for noise_at in NoiseAt:
+            is_gaussian, is_at_server = kind is RandomizerKind.GAUSSIAN, noise_at is NoiseAt.SERVER
+            if fixed.noise_at not in (None, noise_at) or (is_at_server and not is_gaussian):
                 continue
-            free = fixed.noise_at is None and fixed.capacity in (None, ALL)
-            averaged = fixed.protocol is Protocol.AVERAGED
-            if gaussian and not server and free and not averaged:
+            may_be_at_server = fixed.noise_at is None and fixed.capacity in (None, ALL)
+            is_averaged = fixed.protocol is Protocol.AVERAGED
+            if is_gaussian and not is_at_server and may_be_at_server and not is_averaged:
                 continue  # dominated by noise at the server, as the module's docstring says
-            yield kind, place
+            yield kind, noise_at
 
 
 def _protocols(question: Question) -> list[Protocol]:
@@ -168,45 +176,47 @@ def _protocols(question: Question) -> list[Protocol]:
         return [fixed.protocol]
     if fixed.window is not None:
         return [Protocol.SLIDING]
-    found = [Protocol.FIXED]
+    protocols = [Protocol.FIXED]
     if question.availability_s < question.server.duration_s:
-        found.append(Protocol.SLIDING)
-    alone = fixed.capacity is None and fixed.participation in (None, 1.0)
-    if question.adjacency is Adjacency.REPLACE_ONE and alone and fixed.minibatch in (None, 1):
-        found.append(Protocol.AVERAGED)
-    return found
+        protocols.append(Protocol.SLIDING)
+    averages = fixed.capacity is None and fixed.participation in (None, 1.0)
+    if question.adjacency is Adjacency.REPLACE_ONE and averages and fixed.minibatch in (None, 1):
+        protocols.append(Protocol.AVERAGED)
+    return protocols
 
 
-def _slots(question: Question) -> list[int]:
+def _slot_counts(question: Question) -> list[int]:
     if question.fixed.slots is not None:
         return [question.fixed.slots]
-    most = min(MOST_SEARCHED_SLOTS, question.population.most * 2, question.server.duration_s)
-    found = {
-        round(step * 10**place)
-        for place in range(6)
-        for step in SLOT_SERIES
-        if step * 10**place <= most
+    most_slots = min(MOST_SEARCHED_SLOTS, question.population.most * 2, question.server.duration_s)
+    counts = {
+        round(factor * 10**exponent)
+        for exponent in range(6)
+        for factor in SLOT_SERIES
+        if factor * 10**exponent <= most_slots
     }
     least = max(question.fixed.window or 1, question.fixed.minibatch or 1)
-    return sorted({*(slots for slots in found if slots >= least), least, 1} - set(range(1, least)))
+    return sorted({*(slots for slots in counts if slots >= least), least, 1} - set(range(1, least)))
 
 
-def _repeats(question: Question, slots: int, *, few: bool) -> list[int]:
+def _repeat_counts(question: Question, slots: int, *, few_values: bool) -> list[int]:
+    """Return the numbers of runs to try, or only 1 if ``few_values``, to save time."""
     if question.fixed.repeats is not None:
         return [question.fixed.repeats]
-    if few:
+    if few_values:
         return [1]
     return [count for count in REPEATS if count == 1 or count * slots <= MOST_SEARCHED_STEPS]
 
 
-def _participations(question: Question, *, few: bool) -> list[float]:
+def _participations(question: Question, *, few_values: bool) -> list[float]:
+    """Return the participations to try: the largest that the server's rate allows, and smaller."""
     if question.fixed.participation is not None:
         return [question.fixed.participation]
-    seconds = question.server.duration_s * 0.6
-    reach = seconds * question.server.updates_per_s / question.population.most
-    found = [p for p in PARTICIPATIONS if p * question.clients >= 10.0 or p == 1.0]
-    fits = [p for p in found if p <= reach] or found[-1:]
-    return fits[:1] if few else fits[:5]
+    usable_s = question.server.duration_s * 0.6
+    most_participation = usable_s * question.server.updates_per_s / question.population.most
+    large_enough = [p for p in PARTICIPATIONS if p * question.clients >= 10.0 or p == 1.0]
+    affordable = [p for p in large_enough if p <= most_participation] or large_enough[-1:]
+    return affordable[:1] if few_values else affordable[:5]
 
 
 def _windows(question: Question, candidate: DesignCandidate) -> Sequence[int | None]:
@@ -217,14 +227,14 @@ def _windows(question: Question, candidate: DesignCandidate) -> Sequence[int | N
     if candidate.slots < 2:
         return []
     slot_s = shortest_slot_s(candidate, question)
-    reach = max(1, math.floor(question.availability_s / slot_s))
+    most_slots = max(1, math.floor(question.availability_s / slot_s))
     shares = (0.05, 0.1, 0.2, 0.35, 0.5)
-    return sorted({min(reach, max(1, round(candidate.slots * share))) for share in shares})
+    return sorted({min(most_slots, max(1, round(candidate.slots * share))) for share in shares})
 
 
 def _fits_in_time(candidate: DesignCandidate, question: Question) -> bool:
     slot_s = shortest_slot_s(candidate, question)
     if candidate.slots * candidate.repeats * slot_s > question.server.duration_s * (1.0 + 1e-9):
         return False
-    load = question.clients * candidate.participation / candidate.slots
-    return load >= FEWEST_REPORTS or question.fixed.slots is not None
+    check_ins = question.clients * candidate.participation / candidate.slots
+    return check_ins >= FEWEST_CHECK_INS or question.fixed.slots is not None

@@ -33,8 +33,8 @@ from checkins.accounting import (
     Protocol,
     calibrate,
 )
-from checkins.accounting.comparisons import poisson, shuffled
-from checkins.accounting.design import LEAST_NOISE, MOST_EPSILON, MOST_NOISE
+from checkins.accounting.comparisons import poisson, shuffling_epsilon
+from checkins.accounting.design import LEAST_SLOT_NOISE, MOST_EPSILON, MOST_SLOT_NOISE
 from checkins.accounting.solve import first_true
 from checkins.errors import InvalidValue, NotCovered
 from checkins.randomizers import Gaussian, Laplace, PrivUnit, Randomizer
@@ -133,7 +133,9 @@ def _poisson_mechanism(mechanism: Mechanism, certificate: Certificate) -> Mechan
         runs, delta = mechanism.runs, certificate.delta
         return poisson(design_with_noise(noise), campaigns=runs, delta=delta).epsilon
 
-    noise = _least_value(epsilon_at, certificate.epsilon, low=LEAST_NOISE, high=MOST_NOISE)
+    noise = _least_value(
+        epsilon_at, certificate.epsilon, low=LEAST_SLOT_NOISE, high=MOST_SLOT_NOISE
+    )
     return replace(
         mechanism,
         design=design_with_noise(noise),
@@ -152,7 +154,9 @@ def _shuffling_mechanism(
         raise NotCovered("repeats", mechanism.runs, why)
 
     def epsilon_at(inverse_local_epsilon: float) -> float:
-        return shuffled(1.0 / inverse_local_epsilon, clients=clients, delta=certificate.delta)
+        return shuffling_epsilon(
+            1.0 / inverse_local_epsilon, clients=clients, delta=certificate.delta
+        )
 
     # Epsilon grows with the local epsilon, so it falls with the inverse, as ``_least_value`` needs.
     local_epsilon = 1.0 / _least_value(epsilon_at, certificate.epsilon, low=0.02, high=1e6)

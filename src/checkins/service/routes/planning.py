@@ -75,7 +75,7 @@ def _parse_population(text: str) -> list[int]:
     if not (1 <= low <= MOST_CLIENTS and 1 <= high <= MOST_CLIENTS):
         raise ValueError(f"must be an integer or LO..HI, from 1 to {MOST_CLIENTS:,}")
     if low > high:
-        expected = "the first must not exceed the second"
+        expected = "the smallest number must not exceed the largest"
         raise Problem("invalid", f"population = {low}..{high}: {expected}")
     return [low, high]
 

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 
 from checkins import formatting
 from checkins.accounting import Adjacency, Certificate
-from checkins.accounting.certificate import UNIT
+from checkins.accounting.certificate import PRIVACY_UNIT
 from checkins.simulation.baselines import Baseline
 from checkins.simulation.result import BaselineResult, SimulationResult
 
@@ -302,7 +302,7 @@ def certificate_lines(certificate: Certificate) -> list[str]:
     lines = [
         _epsilon_sentence(certificate),
         f"{_delta(certificate)}, neighbours: {certificate.adjacency}.",
-        f"Protected: {UNIT}, in all releases together.",
+        f"Protected: {PRIVACY_UNIT}, in all releases together.",
         f"Method: {method}.",
         _local_guarantee_sentence(certificate),
     ]
