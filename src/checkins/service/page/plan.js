@@ -138,6 +138,7 @@ const requestPlan = async () => {
 
 const requestPlanSoon = () => {
   clearTimeout(timer);
+  wantedQuery = questionQuery();  // so that the plan of an earlier question stays dimmed
   setState("computing", "Computing");
   setBusy(true);
   timer = setTimeout(requestPlan, REQUEST_DELAY_MS);
