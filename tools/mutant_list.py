@@ -544,8 +544,9 @@ MUTANTS = (
         (
             Change(
                 "accounting/exact/named.py",
-                "    return Envelope(first, Diluted(second, weight))\n",
-                "    return first\n",
+                "    return Envelope(join_ratio, "
+                "DilutedRatio(displace_ratio, choice_probability))\n",
+                "    return join_ratio\n",
             ),
         ),
         (f"{NAMED}::test_the_known_values_are_reproduced",),
@@ -568,8 +569,8 @@ MUTANTS = (
         (
             Change(
                 "accounting/exact/named.py",
-                "    copies = counted.first + 1\n",
-                "    copies = counted.first + 2\n",
+                "    copies = copy_counts.first + 1\n",
+                "    copies = copy_counts.first + 2\n",
             ),
         ),
         (f"{NAMED}::test_the_mean_of_random_copies_is_the_sum_over_all_copies",),

@@ -46,15 +46,15 @@ def naive_shortfall(trials: int, y: float) -> mp.mpf:
 # Windows
 
 
-@given(trials=st.integers(1, 3000), probability=probabilities, log_outside=st.floats(1.0, 100.0))
+@given(trials=st.integers(1, 3000), probability=probabilities, tail_exponent=st.floats(1.0, 100.0))
 def test_a_window_leaves_out_no_more_than_it_says(
-    trials: int, probability: float, log_outside: float
+    trials: int, probability: float, tail_exponent: float
 ) -> None:
-    seen = window(trials=trials, probability=probability, log_outside=log_outside)
+    seen = window(trials=trials, probability=probability, tail_exponent=tail_exponent)
     last = seen.first + len(seen.masses) - 1
     assert 0 <= seen.first <= last <= trials
     distribution = binom(trials, probability)
-    allowed = math.exp(-log_outside) * (1 + 1e-9)
+    allowed = math.exp(-tail_exponent) * (1 + 1e-9)
     assert distribution.cdf(seen.first - 1) <= allowed
     assert distribution.sf(last) <= allowed
 
@@ -65,26 +65,26 @@ def exact_masses(trials: int, probability: float) -> list[Fraction]:
     return [math.comb(trials, k) * p**k * (1 - p) ** (trials - k) for k in range(trials + 1)]
 
 
-@given(trials=st.integers(1, 60), probability=probabilities, log_outside=st.floats(1.0, 100.0))
-@example(trials=60, probability=0.5, log_outside=1.0)
+@given(trials=st.integers(1, 60), probability=probabilities, tail_exponent=st.floats(1.0, 100.0))
+@example(trials=60, probability=0.5, tail_exponent=1.0)
 def test_each_end_outside_a_window_is_below_what_it_says_in_exact_fractions(
-    trials: int, probability: float, log_outside: float
+    trials: int, probability: float, tail_exponent: float
 ) -> None:
-    seen = window(trials=trials, probability=probability, log_outside=log_outside)
+    seen = window(trials=trials, probability=probability, tail_exponent=tail_exponent)
     distribution = exact_masses(trials, probability)
     last = seen.first + len(seen.masses) - 1
     with mp.workdps(60):
-        allowed = mp.exp(-mp.mpf(log_outside))
+        allowed = mp.exp(-mp.mpf(tail_exponent))
         for outside in (distribution[: seen.first], distribution[last + 1 :]):
             left_out = sum(outside, Fraction(0))
             assert mp.mpf(left_out.numerator) / left_out.denominator <= allowed
 
 
-@given(trials=st.integers(1, 10**6), probability=probabilities, log_outside=st.floats(1.0, 100.0))
+@given(trials=st.integers(1, 10**6), probability=probabilities, tail_exponent=st.floats(1.0, 100.0))
 def test_a_window_ends_with_the_first_count_whose_exponent_exceeds_what_is_left_out(
-    trials: int, probability: float, log_outside: float
+    trials: int, probability: float, tail_exponent: float
 ) -> None:
-    seen = window(trials=trials, probability=probability, log_outside=log_outside)
+    seen = window(trials=trials, probability=probability, tail_exponent=tail_exponent)
     last = seen.first + len(seen.masses) - 1
 
     def exponent(count: int) -> mp.mpf:
@@ -93,14 +93,14 @@ def test_a_window_ends_with_the_first_count_whose_exponent_exceeds_what_is_left_
             ways = ((share, p), (1 - share, 1 - p))
             return trials * sum((s * mp.log(s / q) for s, q in ways if s > 0), mp.mpf(0))
 
-    slack = 1e-6 * log_outside
+    slack = 1e-6 * tail_exponent
     if seen.first > 0:
-        assert exponent(seen.first) > log_outside - slack
+        assert exponent(seen.first) > tail_exponent - slack
     if last < trials:
-        assert exponent(last) > log_outside - slack
+        assert exponent(last) > tail_exponent - slack
     if last > seen.first + 2:  # each end but the count that ends it is within
-        assert exponent(seen.first + 1) <= log_outside + slack
-        assert exponent(last - 1) <= log_outside + slack
+        assert exponent(seen.first + 1) <= tail_exponent + slack
+        assert exponent(last - 1) <= tail_exponent + slack
 
 
 @given(
@@ -128,7 +128,7 @@ def test_an_epsilon_from_a_window_is_true_of_the_whole_distribution(
 
 @given(trials=st.integers(1, 3000), probability=probabilities)
 def test_masses_are_those_of_the_binomial_distribution(trials: int, probability: float) -> None:
-    seen = window(trials=trials, probability=probability, log_outside=60.0)
+    seen = window(trials=trials, probability=probability, tail_exponent=60.0)
     assert np.all(seen.masses >= 0.0)
     assert seen.masses.sum() == pytest.approx(1.0, abs=1e-12)
     assert seen.masses @ seen.counts == pytest.approx(trials * probability, rel=1e-9)
@@ -140,7 +140,7 @@ def test_masses_are_those_of_the_binomial_distribution(trials: int, probability:
 @pytest.mark.parametrize("trials", [10**6, 10**9])
 @pytest.mark.parametrize("probability", [0.5, 0.25, 1e-5])
 def test_masses_stay_accurate_for_a_billion_trials(trials: int, probability: float) -> None:
-    seen = window(trials=trials, probability=probability, log_outside=60.0)
+    seen = window(trials=trials, probability=probability, tail_exponent=60.0)
     with mp.workdps(40):
         p = mp.mpf(probability)
         for share in (0.3, 0.5, 0.8):
@@ -154,12 +154,12 @@ def test_masses_stay_accurate_for_a_billion_trials(trials: int, probability: flo
 
 
 def test_a_window_of_a_billion_trials_is_short() -> None:
-    assert len(window(trials=10**9, probability=0.3, log_outside=60.0).masses) < 350_000
+    assert len(window(trials=10**9, probability=0.3, tail_exponent=60.0).masses) < 350_000
 
 
 @pytest.mark.parametrize("probability", [1e-130, 1e-16, 1 - 1e-16])
 def test_extreme_probabilities_give_a_window_too(probability: float) -> None:
-    seen = window(trials=1000, probability=probability, log_outside=60.0)
+    seen = window(trials=1000, probability=probability, tail_exponent=60.0)
     assert np.all(np.isfinite(seen.masses))
     assert seen.masses.sum() == pytest.approx(1.0)
 

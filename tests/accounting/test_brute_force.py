@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from checkins.accounting import Adjacency
 from checkins.accounting.exact.pure import PureAddRemove, PureCampaign, PureReplaceOne
-from checkins.accounting.exact.pure_capacity import SharedPureCampaign
+from checkins.accounting.exact.pure_capacity import PureCapacityCampaign
 from tests.accounting import protocols
 from tests.accounting.protocols import DUMMY, OTHER_DATUM, Client, Protocol
 
@@ -261,7 +261,7 @@ def test_no_randomizer_found_by_search_beats_the_extreme_ones_by_much(slots: int
 
 
 @st.composite
-def shared_protocols(draw: st.DrawFn) -> tuple[Protocol, SharedPureCampaign]:
+def shared_protocols(draw: st.DrawFn) -> tuple[Protocol, PureCapacityCampaign]:
     """A protocol whose slots sum up to four reports, with hostile others, and its accountant."""
     capacity, slots = draw(st.integers(2, 4)), draw(st.integers(1, 2))
     local_epsilon, participation = draw(local_epsilons), draw(participations)
@@ -271,13 +271,13 @@ def shared_protocols(draw: st.DrawFn) -> tuple[Protocol, SharedPureCampaign]:
     others = draw(st.lists(other, max_size=5 - slots))
     randomizer = protocols.adaptive(draw(seeds), local_epsilon, rows=4)
     protocol = Protocol(slots, capacity, randomizer, client, tuple(others))
-    return protocol, SharedPureCampaign(local_epsilon, slots, participation, capacity)
+    return protocol, PureCapacityCampaign(local_epsilon, slots, participation, capacity)
 
 
 @settings(max_examples=40)
 @given(case=shared_protocols(), share=shares)
 def test_no_protocol_with_shared_slots_exceeds_the_bounds_with_capacity(
-    case: tuple[Protocol, SharedPureCampaign], share: float
+    case: tuple[Protocol, PureCapacityCampaign], share: float
 ) -> None:
     protocol, campaign = case
     epsilon = share * cap(campaign.local_epsilon, campaign.participation)

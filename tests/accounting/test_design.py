@@ -23,7 +23,7 @@ from checkins.accounting.design import (
 from checkins.accounting.exact.campaign_divergence import campaign_of
 from checkins.accounting.exact.gaussian import GaussianCampaign
 from checkins.accounting.exact.pure import PureCampaign
-from checkins.accounting.exact.pure_capacity import SharedPureCampaign
+from checkins.accounting.exact.pure_capacity import PureCapacityCampaign
 from checkins.errors import InvalidValue, NotCovered
 from tests import strategies
 
@@ -76,12 +76,12 @@ def test_a_design_hands_its_own_numbers_to_the_accountant(design: Design) -> Non
         slots = design.population.fewest
     assert (campaign.slots, campaign.participation) == (slots, design.participation)
     if isinstance(design.randomizer, LocalRandomizer):
-        assert isinstance(campaign, PureCampaign | SharedPureCampaign)
-        assert isinstance(campaign, SharedPureCampaign) == ((design.capacity or 1) > 1)
+        assert isinstance(campaign, PureCampaign | PureCapacityCampaign)
+        assert isinstance(campaign, PureCapacityCampaign) == ((design.capacity or 1) > 1)
         assert campaign.local_epsilon == design.randomizer.local_epsilon
     else:
         assert isinstance(campaign, GaussianCampaign)
-        assert campaign.displaces == design.capacity
+        assert campaign.capacity == design.capacity
 
 
 @given(capacity=st.integers(1, 10_000))
@@ -99,7 +99,7 @@ def test_reports_add_their_noise_and_the_server_adds_its_own_once(capacity: int)
 def test_noise_at_the_server_without_a_cap_displaces_no_client() -> None:
     campaign = campaign_of(Design(**AT_SERVER))  # type: ignore[arg-type]
     assert isinstance(campaign, GaussianCampaign)
-    assert campaign.displaces is None
+    assert campaign.capacity is None
 
 
 def test_integers_of_numpy_are_integers() -> None:

@@ -18,7 +18,13 @@ from scipy.stats import norm
 
 from checkins.accounting.design import LEAST_SLOT_NOISE, MOST_SLOT_NOISE
 from checkins.accounting.exact.gaussian import GaussianCampaign
-from checkins.accounting.exact.slot_ratio import Antipodal, Diluted, Displaced, Envelope, Shifted
+from checkins.accounting.exact.slot_ratio import (
+    AntipodalGaussian,
+    DilutedRatio,
+    DisplacedGaussian,
+    Envelope,
+    ShiftedGaussian,
+)
 from checkins.accounting.exact.slot_sum import AddRemove, ReplaceOne
 from checkins.accounting.solve import Interval
 from tests.soak import examples
@@ -230,7 +236,7 @@ def test_no_configuration_of_an_occupied_slot_exceeds_the_replace_one_envelope(
     most = capacity / (capacity + 1)
     weight = most if rng.random() < 0.7 else most * rng.uniform(0.05, 1.0)
     t = strikes(shift, epsilon)
-    envelope = Envelope(Antipodal(shift, epsilon), Displaced(shift, epsilon, most))
+    envelope = Envelope(AntipodalGaussian(shift, epsilon), DisplacedGaussian(shift, epsilon, most))
     truth = brute_call(
         d - displaced, other - displaced, shift=shift, epsilon=epsilon, weight=weight, t=t
     )
@@ -246,7 +252,7 @@ def test_no_two_data_against_a_dummy_exceed_the_antipodal_ones(
     rng = np.random.default_rng(seed)
     t = strikes(shift, epsilon)
     truth = brute_call(units(rng, 2), units(rng, 2), shift=shift, epsilon=epsilon, weight=1.0, t=t)
-    assert np.all(truth <= Antipodal(shift, epsilon).call(t) * (1 + 1e-4) + 1e-7)
+    assert np.all(truth <= AntipodalGaussian(shift, epsilon).call(t) * (1 + 1e-4) + 1e-7)
 
 
 @given(
@@ -264,15 +270,15 @@ def test_no_configuration_of_a_slot_exceeds_the_add_remove_envelope(
     weight = 1.0 if others < capacity else capacity / (others + 1)
     moved = float(np.linalg.norm(d if others < capacity else d - displaced))
     most = capacity / (capacity + 1)
-    envelope = Envelope(Shifted(shift), Diluted(Shifted(2 * shift), most))
+    envelope = Envelope(ShiftedGaussian(shift), DilutedRatio(ShiftedGaussian(2 * shift), most))
     t = np.exp(np.linspace(-6.0, 6.0, 121) * shift)
-    truth = Diluted(Shifted(max(shift * moved, 1e-9)), weight).call(t)
+    truth = DilutedRatio(ShiftedGaussian(max(shift * moved, 1e-9)), weight).call(t)
     assert np.all(truth <= envelope.call(t) * (1 + 1e-9) + 1e-15)
 
 
 def test_the_envelope_is_needed_because_neither_distribution_is_above_the_other() -> None:
     t = np.array([0.2, 1.0, 5.0])
-    alone, displaced = Shifted(1.0).call(t), Diluted(Shifted(2.0), 0.5).call(t)
+    alone, displaced = ShiftedGaussian(1.0).call(t), DilutedRatio(ShiftedGaussian(2.0), 0.5).call(t)
     assert alone[0] > displaced[0]
     assert alone[2] < displaced[2]
 
@@ -424,8 +430,8 @@ def test_two_or_three_slots_are_bracketed_down_to_the_smallest_delta(
     others, probabilities = sums(np.exp(s * g - s * s / 2), probability, slots - 1)
     epsilon = share * math.log1p(participation / slots * math.expm1(s * s / 2 + 6 * s))
     e, rest = math.exp(epsilon), 1.0 - participation
-    calls = Shifted(s).call(slots / participation * (e - rest) - others)
-    puts = Shifted(s).put(slots / participation * (1 / e - rest) - others)
+    calls = ShiftedGaussian(s).call(slots / participation * (e - rest) - others)
+    puts = ShiftedGaussian(s).put(slots / participation * (1 / e - rest) - others)
     remove = participation / slots * float(calls @ probabilities)
     add = e * participation / slots * float(puts @ probabilities)
     campaign = GaussianCampaign(noise, slots, participation)
@@ -455,7 +461,7 @@ def test_replacing_in_two_or_three_slots_is_bracketed(
     values = np.exp(s * g - s * s / 2) - e * np.exp(-s * g - s * s / 2)
     others, probabilities = sums(values, probability, slots - 1)
     room = slots * (1 - participation) / participation * math.expm1(epsilon)
-    calls = Antipodal(s, epsilon).call(room - others)
+    calls = AntipodalGaussian(s, epsilon).call(room - others)
     truth = participation / slots * float(calls @ probabilities)
     campaign = GaussianCampaign(noise, slots, participation)
     bound = ReplaceOne(campaign, delta=max(truth, 1e-30), cells=cells)
@@ -610,7 +616,7 @@ def test_a_larger_delta_never_needs_a_larger_epsilon(
 def test_being_able_to_displace_never_lowers_epsilon(
     campaign: GaussianCampaign, delta: float, capacity: int
 ) -> None:
-    alone, displacing = (replace(campaign, displaces=most) for most in (None, capacity))
+    alone, displacing = (replace(campaign, capacity=most) for most in (None, capacity))
     no_larger(cost(alone, delta), cost(displacing, delta))
 
 

@@ -22,12 +22,12 @@ from checkins.accounting.exact.grid_distribution import (
     sum_of,
 )
 from checkins.accounting.exact.slot_ratio import (
-    Antipodal,
+    AntipodalGaussian,
     AttainedRatio,
-    Diluted,
-    Displaced,
+    DilutedRatio,
+    DisplacedGaussian,
     Envelope,
-    Shifted,
+    ShiftedGaussian,
     SlotRatio,
 )
 
@@ -37,10 +37,19 @@ TOLERANCE = 1e-15
 shifts = st.floats(-3.0, 0.5).map(lambda power: 10.0**power)
 epsilons = st.one_of(st.just(0.0), st.floats(1e-3, 5.0))
 weights = st.integers(1, 5).map(lambda k: k / (k + 1))
-attained_ratios = st.one_of(st.builds(Shifted, shifts), st.builds(Antipodal, shifts, epsilons))
-joining = st.builds(lambda s, w: Envelope(Shifted(s), Diluted(Shifted(2 * s), w)), shifts, weights)
+attained_ratios = st.one_of(
+    st.builds(ShiftedGaussian, shifts), st.builds(AntipodalGaussian, shifts, epsilons)
+)
+joining = st.builds(
+    lambda s, w: Envelope(ShiftedGaussian(s), DilutedRatio(ShiftedGaussian(2 * s), w)),
+    shifts,
+    weights,
+)
 replacing = st.builds(
-    lambda s, e, w: Envelope(Antipodal(s, e), Displaced(s, e, w)), shifts, epsilons, weights
+    lambda s, e, w: Envelope(AntipodalGaussian(s, e), DisplacedGaussian(s, e, w)),
+    shifts,
+    epsilons,
+    weights,
 )
 ratios = st.one_of(attained_ratios, joining, replacing)
 cell_counts = st.sampled_from([16, 64, 200])
@@ -50,7 +59,7 @@ deviates = st.floats(-7.0, 7.0)
 def at(ratio: SlotRatio, deviate: float) -> float:
     """A place where the distribution of the ratio lives: its value at a normal deviate, roughly."""
     grid = np.linspace(-12.0, 12.0, 241)
-    return float(np.interp(deviate, grid, ratio.typical))
+    return float(np.interp(deviate, grid, ratio.quantiles))
 
 
 def one(value: np.ndarray) -> float:
@@ -105,7 +114,7 @@ def quadrature(value, floor: float, sign: float = 1.0) -> float:  # type: ignore
 def test_a_shifted_gaussian_has_the_call_and_put_of_its_density_ratio(
     shift: float, deviate: float
 ) -> None:
-    ratio = Shifted(shift)
+    ratio = ShiftedGaussian(shift)
     t = math.exp(shift * deviate - shift**2 / 2)
 
     def value(g):  # type: ignore[no-untyped-def]
@@ -119,7 +128,7 @@ def test_a_shifted_gaussian_has_the_call_and_put_of_its_density_ratio(
 def test_antipodal_data_have_the_call_and_put_of_their_density_ratios(
     shift: float, epsilon: float, deviate: float
 ) -> None:
-    ratio = Antipodal(shift, epsilon)
+    ratio = AntipodalGaussian(shift, epsilon)
 
     def value(g):  # type: ignore[no-untyped-def]
         return np.exp(shift * g - shift**2 / 2) - np.exp(epsilon - shift * g - shift**2 / 2)
@@ -140,7 +149,7 @@ def correlated(shift: float, epsilon: float, weight: float, t: float) -> tuple[f
     h = np.linspace(-14.0, 14.0, 2001)
     probability = np.exp(-(h**2) / 2) / math.sqrt(2 * math.pi) * (h[1] - h[0])
     common = np.exp(math.sqrt(1.5) * shift * h - 0.75 * shift**2)
-    inner = Antipodal(math.sqrt(2.5) * shift, epsilon)
+    inner = AntipodalGaussian(math.sqrt(2.5) * shift, epsilon)
     strike = (t + (1 - weight) * math.expm1(epsilon)) / weight / common
     calls, puts = inner.call(strike), inner.put(strike)
     return weight * float(calls * common @ probability), weight * float(puts * common @ probability)
@@ -164,7 +173,7 @@ def test_the_oracle_for_the_displaced_distribution_agrees_with_a_direct_integral
         def given_other(g: float) -> float:
             strike = floor + math.exp(epsilon + 2 * shift * g - 2 * shift**2)
             forward = math.exp(-0.5 * shift * g - shift**2 / 8)
-            calls = Shifted(math.sqrt(3.75) * shift).call(np.array([strike / forward]))
+            calls = ShiftedGaussian(math.sqrt(3.75) * shift).call(np.array([strike / forward]))
             return forward * one(calls) * math.exp(-g * g / 2) / math.sqrt(2 * math.pi)
 
         root = (math.log(-floor) - epsilon) / (2 * shift) + shift  # where the strike changes sign
@@ -179,7 +188,7 @@ def test_the_oracle_for_the_displaced_distribution_agrees_with_a_direct_integral
 def test_the_displaced_distribution_is_that_of_two_correlated_lognormals(
     shift: float, epsilon: float, weight: float, deviate: float
 ) -> None:
-    ratio = Displaced(shift, epsilon, weight)
+    ratio = DisplacedGaussian(shift, epsilon, weight)
     t = at(ratio, deviate)
     calls, puts = correlated(shift, epsilon, weight, t)
     assert one(ratio.call(np.array([t]))) == pytest.approx(calls, rel=1e-7, abs=1e-12)
@@ -214,16 +223,19 @@ def test_tail_probabilities_are_the_slopes_of_call_and_put(
 def test_a_longer_shift_is_larger_in_convex_order(
     shift: float, less: float, deviate: float
 ) -> None:
-    t = np.array([at(Shifted(shift), deviate)])
-    assert one(Shifted(less * shift).call(t)) <= one(Shifted(shift).call(t)) * (1 + 1e-9) + 1e-16
+    t = np.array([at(ShiftedGaussian(shift), deviate)])
+    assert (
+        one(ShiftedGaussian(less * shift).call(t))
+        <= one(ShiftedGaussian(shift).call(t)) * (1 + 1e-9) + 1e-16
+    )
 
 
 @given(shift=shifts, weight=weights, deviate=deviates)
 def test_a_diluted_ratio_is_smaller_in_convex_order(
     shift: float, weight: float, deviate: float
 ) -> None:
-    ratio, t = Shifted(shift), np.array([at(Shifted(shift), deviate)])
-    diluted = Diluted(ratio, weight)
+    ratio, t = ShiftedGaussian(shift), np.array([at(ShiftedGaussian(shift), deviate)])
+    diluted = DilutedRatio(ratio, weight)
     assert diluted.mean == pytest.approx(1.0)
     assert one(diluted.call(t)) <= one(ratio.call(t)) * (1 + 1e-9) + 1e-16
     assert one(diluted.put(t)) <= one(ratio.put(t)) * (1 + 1e-9) + 1e-16
@@ -288,9 +300,9 @@ def test_merging_cells_keeps_mass_and_mean(ratio: AttainedRatio, cells: int) -> 
 @given(shift=shifts)
 def test_capping_the_top_is_recorded_as_excess(shift: float) -> None:
     """A tolerance that cuts much: what the cap takes off the mean is exactly the excess."""
-    distribution = discretise_up(Shifted(shift), Rounding(Side.UP, 64, 1e-7))
+    distribution = discretise_up(ShiftedGaussian(shift), Rounding(Side.UP, 64, 1e-7))
     top = distribution.origin + distribution.values[-1]
-    assert distribution.excess == pytest.approx(one(Shifted(shift).call(np.array([top]))))
+    assert distribution.excess == pytest.approx(one(ShiftedGaussian(shift).call(np.array([top]))))
     assert mean(distribution) + distribution.excess == pytest.approx(1.0, abs=1e-9 * shift)
 
 
@@ -341,9 +353,9 @@ def antipodal(shift: float, epsilon: float):  # type: ignore[no-untyped-def]
 
 
 cases = st.one_of(
-    st.floats(0.02, 2.0).map(lambda s: (Shifted(s), lognormal(s))),
+    st.floats(0.02, 2.0).map(lambda s: (ShiftedGaussian(s), lognormal(s))),
     st.tuples(st.floats(0.02, 1.5), st.floats(0.0, 2.0)).map(
-        lambda a: (Antipodal(*a), antipodal(*a))
+        lambda a: (AntipodalGaussian(*a), antipodal(*a))
     ),
 )
 
@@ -427,7 +439,7 @@ def _law(atoms: list[tuple[float, float]]) -> GridDistribution:
 @pytest.mark.parametrize("copies", [1, 2, 3, 5, 8, 13, 100])
 def test_doubling_adds_the_right_number_of_copies(copies: int) -> None:
     """The variance of a sum of ratios is the sum of their variances, e^(s²) - 1 each."""
-    ratio = Shifted(0.5)
+    ratio = ShiftedGaussian(0.5)
     fine = Rounding(Side.UP, 1000, 1e-18)
     distribution = sum_of(copies, discretise_up(ratio, fine), mean=1.0, rounding=fine)
     values = distribution.values + distribution.origin

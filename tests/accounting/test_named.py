@@ -22,11 +22,11 @@ from checkins.accounting import (
 )
 from checkins.accounting.certificate import OF_DESIGN, OF_SOME_RANDOMIZER
 from checkins.accounting.exact import campaign_divergence
-from checkins.accounting.exact.named import Detail, NamedCampaign, mean_of_random_copies
+from checkins.accounting.exact.named import NamedCampaign, Resolution, mean_of_random_copies
 from checkins.accounting.exact.report_laws import (
     LaplaceLaw,
     LaplaceRatio,
-    LaplaceReplacement,
+    LaplaceReplaceOneRatio,
     TwoLevelLaw,
     privunit,
     randomized_response,
@@ -177,7 +177,7 @@ def test_the_mean_of_random_copies_is_the_sum_over_all_copies(
     """Groups of numbers of copies are rounded up."""
     law = randomized_response(local_epsilon, categories)
     ratio, s = law.against_dummy, law.dummy_share
-    values, masses = ratio.gains + 1.0, ratio.masses
+    values, masses = ratio.deviations + 1.0, ratio.masses
     t = float(values[0] + share * (values[1] - values[0]))
     call = 0.0
     for extra in range(capacity):
@@ -187,7 +187,9 @@ def test_the_mean_of_random_copies_is_the_sum_over_all_copies(
             mass = math.comb(count, ups) * masses[1] ** ups * masses[0] ** (count - ups)
             mean = (ups * values[1] + (count - ups) * values[0]) / count
             call += likely * mass * max(mean - t, 0.0)
-    found = mean_of_random_copies(ratio, capacity, s, Detail(256, groups)).call(np.array([t]))[0]
+    found = mean_of_random_copies(ratio, capacity, s, Resolution(256, groups)).call(np.array([t]))[
+        0
+    ]
     assert call - 1e-12 <= found
     if groups >= capacity:
         assert found <= call + 0.01 * (values[1] - values[0])
@@ -216,7 +218,7 @@ def test_the_laplace_replacement_is_an_integral_over_the_noise(
     density = np.exp(-np.abs(y)) / 2.0
     own, other = np.abs(y) - np.abs(y - shift), np.abs(y) - np.abs(y + shift)
     values = np.exp(own) - math.exp(epsilon) * np.exp(other)
-    ratio = LaplaceReplacement(shift, epsilon)
+    ratio = LaplaceReplaceOneRatio(shift, epsilon)
     t = ratio.floor + share * (ratio.ceiling - ratio.floor)
     at, scale = np.array([t]), math.exp(shift + epsilon)
     call = np.trapezoid(np.maximum(values - t, 0.0) * density, y)

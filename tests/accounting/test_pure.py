@@ -19,8 +19,8 @@ from checkins.accounting.exact.pure import (
     PureReplaceOne,
     ThreePoint,
     ThreePointSum,
-    attained,
-    dominating,
+    attained_three_points,
+    dominating_three_point,
 )
 
 pytestmark = pytest.mark.slow
@@ -190,7 +190,9 @@ def test_three_point_sums_bracket_the_naive_multinomial(
     local_epsilon: float, slots: int, participation: float, share: float, distribution: int
 ) -> None:
     campaign = PureCampaign(local_epsilon, slots, participation)
-    point = (dominating(local_epsilon), *attained(local_epsilon))[distribution]
+    point = (dominating_three_point(local_epsilon), *attained_three_points(local_epsilon))[
+        distribution
+    ]
     epsilon = share * cap(campaign)
     truth = naive_three_point(campaign, point, epsilon)
     assume(truth > 1e-15)
@@ -217,12 +219,14 @@ def test_blocks_of_counts_bracket_the_sum_over_single_counts(
     distribution: int,
 ) -> None:
     campaign = PureCampaign(local_epsilon, slots, participation)
-    point = (dominating(local_epsilon), *attained(local_epsilon))[distribution]
+    point = (dominating_three_point(local_epsilon), *attained_three_points(local_epsilon))[
+        distribution
+    ]
     epsilon = share * cap(campaign)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(pure, "_BLOCKS", 10**7)
+        patch.setattr(pure, "_MAX_BLOCKS", 10**7)
         single = ThreePointSum(campaign, point, delta=1e-15)
-        patch.setattr(pure, "_BLOCKS", blocks)
+        patch.setattr(pure, "_MAX_BLOCKS", blocks)
         blocked = ThreePointSum(campaign, point, delta=1e-15)
     assert len(blocked._masses) <= blocks
     assert len(single._masses) == single._most[-1] - single._fewest[0] + 1
@@ -235,8 +239,8 @@ def test_more_blocks_close_the_bracket() -> None:
     campaign, gaps = PureCampaign(1.0, 10**6, 1.0), []
     for blocks in (10, 100, 1000):
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(pure, "_BLOCKS", blocks)
-            distribution = ThreePointSum(campaign, dominating(1.0), delta=1e-6)
+            patch.setattr(pure, "_MAX_BLOCKS", blocks)
+            distribution = ThreePointSum(campaign, dominating_three_point(1.0), delta=1e-6)
         gaps.append(math.log(distribution.upper(4e-3) / distribution.lower(4e-3)))
     assert gaps[0] > 5 * gaps[1] > 25 * gaps[2] > 0.0
 
@@ -244,14 +248,14 @@ def test_more_blocks_close_the_bracket() -> None:
 def test_blocks_cost_little_where_they_are_needed() -> None:
     """600 blocks for a billion slots: epsilon of the dominating distribution to a thousandth."""
     campaign = PureCampaign(2.0, 10**9, 1.0)
-    distribution = ThreePointSum(campaign, dominating(2.0), delta=1e-6)
+    distribution = ThreePointSum(campaign, dominating_three_point(2.0), delta=1e-6)
     epsilon = PureReplaceOne(campaign, delta=1e-6).epsilon(1e-6).upper
     assert distribution.lower(0.999 * epsilon) > 1e-6 >= distribution.upper(epsilon)
 
 
 @given(local_epsilon=st.floats(0.01, 8.0))
 def test_three_point_distributions_are_densities_with_mean_one(local_epsilon: float) -> None:
-    for point in (dominating(local_epsilon), *attained(local_epsilon)):
+    for point in (dominating_three_point(local_epsilon), *attained_three_points(local_epsilon)):
         for side in (0, 1):
             mean = point.probability * (point.up[side] + point.down[side])
             mean += (1 - 2 * point.probability) * point.middle[side]
@@ -261,7 +265,7 @@ def test_three_point_distributions_are_densities_with_mean_one(local_epsilon: fl
 @given(local_epsilon=st.floats(0.01, 8.0))
 def test_attained_distributions_keep_within_local_epsilon(local_epsilon: float) -> None:
     b = math.exp(local_epsilon) * (1 + 1e-12)
-    for point in attained(local_epsilon):
+    for point in attained_three_points(local_epsilon):
         for one, other in (point.up, point.middle, point.down):
             assert 1 / b <= one <= b
             assert 1 / b <= other <= b
@@ -336,7 +340,7 @@ def test_replacing_has_no_larger_epsilon_than_removing_and_adding(
     """delta(e1 + e2) <= delta_remove(e1) + e^e1 delta_add(e2): holds for what is attained."""
     one, two = first * cap(campaign) / 2, second * cap(campaign) / 2
     away = PureAddRemove(campaign, delta=1e-15)
-    split = away._remove(one) + math.exp(one) * away._add(two)
+    split = away._remove_delta(one) + math.exp(one) * away._add_delta(two)
     assert PureReplaceOne(campaign, delta=1e-15).lower(one + two) <= split * (1 + 1e-6) + 1e-15
 
 

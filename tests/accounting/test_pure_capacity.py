@@ -14,9 +14,9 @@ from checkins.accounting import Adjacency, Design, LocalRandomizer, Protocol, ce
 from checkins.accounting.exact.grid_distribution import Rounding, Side, discretise_up
 from checkins.accounting.exact.pure import PureAddRemove, PureCampaign, PureReplaceOne
 from checkins.accounting.exact.pure_capacity import (
-    SharedPureCampaign,
-    SharedSlot,
-    SharedSlotReplacement,
+    PureCapacityCampaign,
+    SharedSlotRatio,
+    SharedSlotReplaceOneRatio,
 )
 from checkins.errors import DeltaExhausted
 
@@ -53,7 +53,7 @@ def test_the_seen_values_are_reproduced(case: tuple[float, int, int]) -> None:
     found = certify(design, delta=1e-6, adjacency=ADD_REMOVE, compare=False)
     assert found.epsilon_lower == pytest.approx(lower, rel=1e-3)
     assert upper * (1 - 1e-3) <= found.epsilon <= upper * 1.005
-    campaign = SharedPureCampaign(local_epsilon, slots, 1.0, capacity)
+    campaign = PureCapacityCampaign(local_epsilon, slots, 1.0, capacity)
     bound = campaign.divergence(REPLACE_ONE, delta=1e-6, cells=800)
     assert bound.upper(replaced * 1.005) <= 1e-6 < bound.upper(replaced * (1 - 1e-3))
 
@@ -85,7 +85,7 @@ def test_the_stop_loss_transform_is_the_sum_over_all_counts(
 ) -> None:
     b = math.exp(local_epsilon)
     a, c, masses = atoms(local_epsilon, capacity)
-    ratio, t = SharedSlot(local_epsilon, capacity), math.exp(share * local_epsilon)
+    ratio, t = SharedSlotRatio(local_epsilon, capacity), math.exp(share * local_epsilon)
     call = float(masses @ np.maximum(b * a + c - t * (a + b * c), 0.0)) / capacity
     put = float(masses @ np.maximum(t * (a + b * c) - b * a - c, 0.0)) / capacity
     at = np.array([t])
@@ -109,7 +109,9 @@ def test_the_replacement_transform_is_the_sum_over_all_counts(
     scale = a + b * c if t >= 0.0 else b * a + c
     call = float(masses @ np.maximum(gain - t * scale, 0.0)) / capacity
     put = call + t - (1.0 - e)
-    ratio = SharedSlotReplacement(SharedSlot(local_epsilon, capacity), loss * local_epsilon)
+    ratio = SharedSlotReplaceOneRatio(
+        SharedSlotRatio(local_epsilon, capacity), loss * local_epsilon
+    )
     slack = 2e-3 * b * e
     assert call * (1 - 1e-9) - 1e-13 * b <= ratio.call(np.array([t]))[0] <= call + slack
     assert put - 1e-12 * b * e <= ratio.put(np.array([t]))[0] <= put + slack
@@ -119,7 +121,7 @@ def test_the_replacement_transform_is_the_sum_over_all_counts(
 def test_a_call_falls_convexly_and_a_put_is_its_mirror_image(
     local_epsilon: float, capacity: int
 ) -> None:
-    ratio = SharedSlot(local_epsilon, capacity)
+    ratio = SharedSlotRatio(local_epsilon, capacity)
     t = np.linspace(math.exp(-local_epsilon), math.exp(local_epsilon), 501)
     calls, puts = ratio.call(t), ratio.put(t)
     assert (np.diff(calls) <= 1e-15).all()
@@ -136,7 +138,7 @@ def test_a_call_falls_convexly_and_a_put_is_its_mirror_image(
 def test_capacity_one_is_the_closed_form(
     local_epsilon: float, slots: int, participation: float
 ) -> None:
-    one = SharedPureCampaign(local_epsilon, slots, participation, 1)
+    one = PureCapacityCampaign(local_epsilon, slots, participation, 1)
     closed = PureCampaign(local_epsilon, slots, participation)
     for adjacency, make in ((ADD_REMOVE, PureAddRemove), (REPLACE_ONE, PureReplaceOne)):
         bound = one.divergence(adjacency, delta=1e-6, cells=512)
@@ -153,7 +155,7 @@ def test_one_slot_is_a_shuffle_of_its_reports(
 ) -> None:
     exact = PureReplaceOne(PureCampaign(local_epsilon, reports, 1.0), delta=1e-6)
     epsilon = share * exact.upper_epsilon(1e-6)
-    one = SharedPureCampaign(local_epsilon, 1, 1.0, reports)
+    one = PureCapacityCampaign(local_epsilon, 1, 1.0, reports)
     bound = one.divergence(REPLACE_ONE, delta=1e-6, cells=512)
     assert exact.upper(epsilon) * (1 - 1e-3) <= bound.upper(epsilon)
     assert bound.upper(epsilon) <= exact.upper(epsilon) * 1.3 + 1e-9
@@ -169,8 +171,8 @@ def test_one_slot_is_a_shuffle_of_its_reports(
 def test_more_reports_in_a_slot_never_increase_epsilon(
     local_epsilon: float, slots: int, capacity: int, adjacency: Adjacency
 ) -> None:
-    few = SharedPureCampaign(local_epsilon, slots, 1.0, capacity)
-    many = SharedPureCampaign(local_epsilon, slots, 1.0, 4 * capacity)
+    few = PureCapacityCampaign(local_epsilon, slots, 1.0, capacity)
+    many = PureCapacityCampaign(local_epsilon, slots, 1.0, 4 * capacity)
     bounds = [one.divergence(adjacency, delta=1e-6, cells=256) for one in (few, many)]
     epsilon = bounds[0].upper_epsilon(1e-6)
     assert bounds[1].upper(epsilon) <= bounds[0].upper(epsilon) * (1 + 1e-3) + 1e-12
@@ -185,7 +187,7 @@ def test_more_reports_in_a_slot_never_increase_epsilon(
 def test_bounds_of_extreme_designs_do_not_cross(
     local_epsilon: float, slots: int, capacity: int, adjacency: Adjacency
 ) -> None:
-    campaign = SharedPureCampaign(local_epsilon, slots, 1.0, capacity)
+    campaign = PureCapacityCampaign(local_epsilon, slots, 1.0, capacity)
     bound = campaign.divergence(adjacency, delta=1e-6, cells=128)
     assert 0.0 <= bound.upper_epsilon(1e-6) <= local_epsilon * (1 + 1e-12)
     for share in (0.0, 0.1, 0.5, 0.9, 0.999):
@@ -221,13 +223,13 @@ def test_no_bound_is_below_what_a_client_alone_attains(
     adjacency: Adjacency,
 ) -> None:
     """Narrow ratios: values so close to 1, and so close to each other, that doubles round them."""
-    campaign = SharedPureCampaign(local_epsilon, slots, participation, capacity)
+    campaign = PureCapacityCampaign(local_epsilon, slots, participation, capacity)
     bound = campaign.divergence(adjacency, delta=delta, cells=None)
     upper = bound.upper_epsilon(delta)
     if campaign.places <= 10**11:
-        attained = campaign.alone.divergence(Adjacency.ADD_REMOVE, delta=delta, cells=None)
+        attained = campaign.among_dummies.divergence(Adjacency.ADD_REMOVE, delta=delta, cells=None)
         assert upper >= attained.epsilon(delta).lower * (1 - 1e-9)
-    single = campaign.single.divergence(adjacency, delta=delta, cells=None)
+    single = campaign.with_capacity_one.divergence(adjacency, delta=delta, cells=None)
     assert upper <= single.upper_epsilon(delta) * (1 + 1e-9)
 
 
@@ -241,8 +243,8 @@ def test_no_bound_is_below_what_a_client_alone_attains(
 def test_discretising_a_ratio_preserves_its_mass_and_mean(
     local_epsilon: float, capacity: int, loss: float, tolerance: float
 ) -> None:
-    campaign = SharedPureCampaign(local_epsilon, 1, 1.0, capacity)
-    assume(campaign.counted > 1)
+    campaign = PureCapacityCampaign(local_epsilon, 1, 1.0, capacity)
+    assume(campaign.computed_capacity > 1)
     rounding = Rounding(side=Side.UP, cells=600, tolerance=tolerance)
     for ratio in (
         campaign.add_remove_ratio(),

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from checkins.accounting import Adjacency, NoiseAt, certify
-from checkins.accounting.exact.pure import PureCampaign, ThreePointSum, attained
+from checkins.accounting.exact.pure import PureCampaign, ThreePointSum, attained_three_points
 from checkins.audit.bounds import CHOOSING_SHARE, Direction
 from checkins.audit.canaries import Canary, worst_case_canaries
 from checkins.audit.runner import RunBudget, run_attack
@@ -67,7 +67,9 @@ def test_three_outcomes_have_the_accountants_divergence(
     campaign = pure(2.0, slots=slots, participation=participation, adjacency=REPLACE_ONE)
     name = ("ternary response", "mirrored ternary response")[number]
     epsilon = exact(canaries(campaign)[name], 1e-3)
-    law = ThreePointSum(PureCampaign(2.0, slots, participation), attained(2.0)[number], delta=1e-6)
+    law = ThreePointSum(
+        PureCampaign(2.0, slots, participation), attained_three_points(2.0)[number], delta=1e-6
+    )
     assert law.lower(epsilon * 0.999) < law.upper(epsilon * 0.999)
     assert law.upper(epsilon * 1.001) < 1e-3 < law.lower(epsilon * 0.999)
 

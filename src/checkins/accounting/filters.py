@@ -47,7 +47,7 @@ from checkins.accounting.composition import Composition, DeltaOfEpsilon
 from checkins.accounting.design import MOST_EPSILON, Adjacency, Design, Protocol
 from checkins.accounting.exact import campaign_divergence
 from checkins.accounting.exact.dominating_pair import ROUND_OFF
-from checkins.accounting.exact.gaussian import MOST_SHIFT, largest_shift, shifted_delta
+from checkins.accounting.exact.gaussian import MAX_SHIFT, largest_shift, shifted_delta
 from checkins.accounting.exact.grid_distribution import CELLS
 from checkins.accounting.exact.slot_ratio import FloatArray
 from checkins.accounting.solve import crossing, first_true
@@ -185,7 +185,7 @@ class Filter:
             if charges == 0.0:
                 return 0.0
             shift = max(math.sqrt(charges) * (1 + 1e-15), _LEAST_SHIFT)
-            if shift > MOST_SHIFT:
+            if shift > MAX_SHIFT:
                 return math.inf
 
             def gaussian_delta(epsilon: float) -> float:
@@ -219,7 +219,7 @@ def smallest_shift(curve: DeltaCurve) -> float:
     low, high = 0.0, _LEAST_SHIFT
     while not _is_below_gaussian(curve, high):
         low, high = high, 4.0 * high
-        if high > MOST_SHIFT:
+        if high > MAX_SHIFT:
             return math.inf
     fits = partial(_is_below_gaussian, curve)
     return first_true(fits, false=low, true=high, precision=1e-7)

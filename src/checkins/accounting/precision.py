@@ -46,7 +46,7 @@ from checkins.accounting.design import (
 )
 from checkins.accounting.exact import campaign_divergence
 from checkins.accounting.exact.gaussian import largest_shift
-from checkins.accounting.exact.pure_capacity import exact_calls
+from checkins.accounting.exact.pure_capacity import stop_loss_upper_bounds
 from checkins.accounting.solve import crossing, first_true, smallest_meeting
 from checkins.errors import CheckinsError
 
@@ -419,7 +419,10 @@ def _estimated_shared_epsilon(
         if capacity == 1 or gain >= math.expm1(local_epsilon):
             return True
         counted_capacity = min(capacity, _MOST_ESTIMATED_CAPACITY)
-        return float(exact_calls(np.array([gain]), local_epsilon, counted_capacity)[0]) <= allowed
+        return (
+            float(stop_loss_upper_bounds(np.array([gain]), local_epsilon, counted_capacity)[0])
+            <= allowed
+        )
 
     low, high = math.log(_LEAST_LOCAL_EPSILON), math.log(_MOST_LOCAL_EPSILON)
     if fits(high):

@@ -32,7 +32,7 @@ from checkins.accounting import (
     RandomizedResponseReports,
 )
 from checkins.accounting.design import NamedRandomizer
-from checkins.accounting.exact.pure import attained
+from checkins.accounting.exact.pure import attained_three_points
 from checkins.audit import releases
 from checkins.audit.bounds import Trials
 from checkins.audit.releases import GaussianSum, Response, RunParameters, SlotLoads, SumDraws
@@ -249,7 +249,9 @@ def _worst_responses(epsilon: float, replace_one: bool) -> Iterator[tuple[str, s
     yield "binary", explained, Response(first=(1.0 - r, r), other=base, base=base)
     if not replace_one:
         return
-    for name, point in zip(("ternary", "mirrored ternary"), attained(epsilon), strict=False):
+    for name, point in zip(
+        ("ternary", "mirrored ternary"), attained_three_points(epsilon), strict=False
+    ):
         middle = 1.0 - 2.0 * point.probability
         base3 = (point.probability, middle, point.probability)
         ratios_by_outcome = (point.up, point.middle, point.down)

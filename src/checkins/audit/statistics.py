@@ -159,7 +159,9 @@ def _sum_rates(canary: SumCanary) -> tuple[EventRates, ...] | None:
         chosen = run.capacity / (canary.others_per_slot + 1.0)
     p, cells = run.check_in_probability, _GRID_CELLS
     return rates_from_outcomes(
-        *outcome_masses(shift=shift, chosen=chosen, slots=run.slots, participation=p, cells=cells)
+        *outcome_masses(
+            shift=shift, choice_probability=chosen, slots=run.slots, participation=p, cells=cells
+        )
     )
 
 

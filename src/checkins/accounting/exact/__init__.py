@@ -1,1 +1,1 @@
-"""The exact accountant, which bounds the distribution of a campaign's likelihood ratio."""
+"""The exact accountant: bounds on the likelihood ratio of all releases with and without client."""

@@ -1,8 +1,8 @@
 """The exact accountant for one campaign of a design.
 
-Whatever the other clients do and however the model adapts, the likelihood ratio of all releases is
-below a sum of independent slot ratios in convex order. This module selects the slot ratio for the
-design.
+The likelihood ratio of all releases, with and without one client, is below a sum of independent
+slot ratios in convex order, whatever the other clients do and however the model depends on earlier
+releases. This module selects the slot ratio for the design.
 
 Theorem:     docs/theory/one-likelihood-ratio.md; docs/theory/windows-and-capacity.md for windows,
              capacity, averaged updates and several campaigns.
@@ -32,31 +32,35 @@ from checkins.accounting.exact.gaussian import GaussianCampaign
 from checkins.accounting.exact.grid_distribution import Rounding, Side
 from checkins.accounting.exact.named import NamedCampaign
 from checkins.accounting.exact.pure import PureCampaign, PureReplaceOne
-from checkins.accounting.exact.pure_capacity import SharedPureCampaign, SmallestBound
+from checkins.accounting.exact.pure_capacity import PureCapacityCampaign, TightestBounds
 from checkins.accounting.exact.report_laws import LaplaceLaw, TwoLevelLaw
 from checkins.accounting.paper.occupancy import overflow_probability
 from checkins.accounting.solve import Divergence, Interval, crossing
 from checkins.errors import NotCovered
 
 _CURVE_CELLS = 320
+"""Number of grid cells if a whole curve of divergences is computed, or a rarely used one."""
 
 
 def divergence(
     design: Design, adjacency: Adjacency, *, delta: float, cells: int | None = None
 ) -> Divergence:
-    """Return the exact divergence of one campaign. Raise ``NotCovered`` if no theorem gives it."""
-    _check(design, adjacency)
+    """Return bounds on the divergence of one campaign. Raise ``NotCovered`` if no theorem applies.
+
+    ``cells`` is the number of grid cells. None means as many as for a certificate.
+    """
+    _check_coverage(design, adjacency)
     return campaign_of(design).divergence(adjacency, delta=delta, cells=cells)
 
 
 def campaign_of(
     design: Design,
-) -> PureCampaign | SharedPureCampaign | NamedCampaign | GaussianCampaign:
-    """Return the campaign that the design is accounted for as: slots, participation, slot ratio.
+) -> PureCampaign | PureCapacityCampaign | NamedCampaign | GaussianCampaign:
+    """Return the campaign whose slots, participation and slot ratio account for the design.
 
-    Every kind of campaign has its own slot ratio, and the methods ``divergence`` and ``pair``. This
-    function alone decides which kind a design is. Averaged updates are a post-processing of a
-    shuffle of all reports.
+    Every kind of campaign has its own slot ratio, and the methods ``divergence`` and ``pair``. Only
+    this function decides which kind a design is. Averaged updates are a post-processing of a
+    shuffle of all reports, so they are accounted for as a shuffle.
     """
     randomizer = design.randomizer
     if isinstance(randomizer, GaussianNoise):
@@ -67,16 +71,16 @@ def campaign_of(
             randomizer.local_epsilon, design.population.fewest if design.population else 1, 1.0
         )
     if design.named_randomizer is not None and design.capacity is not None:
-        law = _law(design.named_randomizer)
+        law = _report_law(design.named_randomizer)
         return NamedCampaign(law, design.drawable_slots, design.participation, design.capacity)
     if design.capacity is not None and design.capacity > 1:
-        return SharedPureCampaign(
+        return PureCapacityCampaign(
             randomizer.local_epsilon, design.drawable_slots, design.participation, design.capacity
         )
     return PureCampaign(randomizer.local_epsilon, design.drawable_slots, design.participation)
 
 
-def _law(randomizer: NamedRandomizer) -> TwoLevelLaw | LaplaceLaw:
+def _report_law(randomizer: NamedRandomizer) -> TwoLevelLaw | LaplaceLaw:
     match randomizer:
         case RandomizedResponseReports(local_epsilon=local_epsilon, categories=categories):
             return report_laws.randomized_response(local_epsilon, categories)
@@ -87,7 +91,7 @@ def _law(randomizer: NamedRandomizer) -> TwoLevelLaw | LaplaceLaw:
     raise NotCovered("randomizer", type(randomizer).__name__, "its dummies are not known")
 
 
-def _check(design: Design, adjacency: Adjacency) -> None:
+def _check_coverage(design: Design, adjacency: Adjacency) -> None:
     design.check_adjacency(adjacency)
     if isinstance(design.randomizer, GaussianNoise):
         if design.protocol is Protocol.AVERAGED:
@@ -107,57 +111,60 @@ def _check(design: Design, adjacency: Adjacency) -> None:
 def attaining_design(design: Design) -> Design:
     """Return a fixed-window design whose divergence some client of ``design`` attains.
 
-    It gives lower bounds. In the sliding protocol, a client meets at most as many slots as the
-    server is active in.
+    Its divergence is a lower bound. In the sliding protocol, a client can draw at most as many
+    different slots as the server is active in.
     """
     if design.window is None:
         return design
-    met = min(design.window, design.slots - design.window + 1)
-    if met == design.window:
+    reachable_slots = min(design.window, design.slots - design.window + 1)
+    if reachable_slots == design.window:
         return design
     return replace(
         design,
         protocol=Protocol.FIXED,
-        slots=met,
+        slots=reachable_slots,
         window=None,
-        participation=design.participation * met / design.window,
+        participation=design.participation * reachable_slots / design.window,
     )
 
 
 @dataclass(frozen=True, slots=True)
 class UnlessOverflow:
-    """The divergence ``usual`` if no slot overflows, and ``rare`` otherwise.
+    """The divergence ``without_overflow`` if no slot overflows, and ``with_overflow`` otherwise.
 
-    A slot overflows with probability at most ``probability``.
+    A slot overflows if more clients check in than its capacity. ``probability`` is an upper bound
+    on the probability that some slot overflows.
     """
 
-    usual: Divergence
-    rare: Divergence
+    without_overflow: Divergence
+    with_overflow: Divergence
     probability: float
 
     def upper(self, epsilon: float) -> float:
-        return self.usual.upper(epsilon) + self.probability * self.rare.upper(epsilon)
+        return self.without_overflow.upper(epsilon) + self.probability * self.with_overflow.upper(
+            epsilon
+        )
 
     def lower(self, epsilon: float) -> float:
-        return self.usual.lower(epsilon)
+        return self.without_overflow.lower(epsilon)
 
     def epsilon(self, delta: float) -> Interval:
-        usual = self.usual.epsilon(delta)
-        return Interval(usual.lower, self._upper_end(delta, usual.upper))
+        without_overflow = self.without_overflow.epsilon(delta)
+        return Interval(without_overflow.lower, self._upper_epsilon(delta, without_overflow.upper))
 
     def upper_epsilon(self, delta: float) -> float:
-        return self._upper_end(delta, self.usual.upper_epsilon(delta))
+        return self._upper_epsilon(delta, self.without_overflow.upper_epsilon(delta))
 
-    def _upper_end(self, delta: float, usual: float) -> float:
+    def _upper_epsilon(self, delta: float, without_overflow: float) -> float:
         if self.probability >= 1.0:
-            return self.rare.upper_epsilon(delta)
-        return crossing(self.upper, delta, guess=1.01 * usual, precision=1e-4).upper
+            return self.with_overflow.upper_epsilon(delta)
+        return crossing(self.upper, delta, guess=1.01 * without_overflow, precision=1e-4).upper
 
 
 def with_population(
     design: Design, adjacency: Adjacency, *, delta: float, cells: int | None = None
 ) -> Divergence | None:
-    """Return the divergence under the assumption that at most ``population.most`` clients exist.
+    """Return the divergence, assuming that there are at most ``population.most`` clients.
 
     Return None if capacity or population is not declared, or if the noise is not Gaussian.
 
@@ -166,9 +173,9 @@ def with_population(
     probability = overflow_probability_of(design)
     if probability is None:
         return None
-    usual = divergence(uncapped(design), adjacency, delta=delta, cells=cells)
-    rare = divergence(design, adjacency, delta=delta, cells=_CURVE_CELLS)
-    return UnlessOverflow(usual, rare, probability)
+    without_overflow = divergence(uncapped(design), adjacency, delta=delta, cells=cells)
+    with_overflow = divergence(design, adjacency, delta=delta, cells=_CURVE_CELLS)
+    return UnlessOverflow(without_overflow, with_overflow, probability)
 
 
 def uncapped(design: Design) -> Design:
@@ -189,9 +196,9 @@ def uncapped(design: Design) -> Design:
 
 
 def with_known_slot(design: Design) -> Design:
-    """Return the campaign of one slot that an adversary sees who knows the client's slot.
+    """Return the one-slot campaign that is seen by an adversary who knows the client's slot.
 
-    Of averaged updates, the adversary is assumed to see each single report.
+    If updates are averaged, the adversary is assumed to see each single report.
     """
     if design.protocol is Protocol.AVERAGED:
         return replace(uncapped(design), slots=1)
@@ -218,12 +225,12 @@ def overflow_probability_of(design: Design) -> float | None:
 def pair(
     design: Design, adjacency: Adjacency, rounding: Rounding, *, delta: float
 ) -> DominatingPair:
-    """Return a dominating pair of one campaign, to compose with others, rounded as asked.
+    """Return a dominating pair of one campaign, rounded to ``rounding.side``, for composition.
 
-    If ``rounding`` is down, the replace-one pair is that of add/remove, because a client's other
+    If it is rounded down, the pair of replace-one is that of add/remove, because a client's other
     data may look like its absence.
     """
-    _check(design, adjacency)
+    _check_coverage(design, adjacency)
     if design.participation == 0.0:
         return NO_LOSS
     if rounding.side is Side.DOWN:
@@ -234,17 +241,20 @@ def pair(
 
 
 def _curve_pair(design: Design, rounding: Rounding, *, delta: float) -> DominatingPair:
-    smallest = rounding.tolerance * 1e4
+    """Return a replace-one pair that dominates the curve of delta over epsilon."""
+    smallest_delta = rounding.tolerance * 1e4
     cells = min(_CURVE_CELLS, rounding.cells // 2)
-    curve = divergence(design, Adjacency.REPLACE_ONE, delta=smallest, cells=cells)
-    last = crossing(curve.upper, smallest, guess=curve.upper_epsilon(delta), precision=0.02).upper
-    if not math.isfinite(last):
+    curve = divergence(design, Adjacency.REPLACE_ONE, delta=smallest_delta, cells=cells)
+    largest_epsilon = crossing(
+        curve.upper, smallest_delta, guess=curve.upper_epsilon(delta), precision=0.02
+    ).upper
+    if not math.isfinite(largest_epsilon):
         raise NotCovered("delta", delta, "is too small to compose campaigns of this design")
-    if last == 0.0:
-        hidden = curve.upper(0.0)
-        return replace(NO_LOSS, only_present=hidden, only_absent=hidden)
-    nodes = rounding.cells // (24 if isinstance(curve, SmallestBound) else 16)
+    if largest_epsilon == 0.0:
+        delta_at_zero = curve.upper(0.0)
+        return replace(NO_LOSS, only_present=delta_at_zero, only_absent=delta_at_zero)
+    node_count = rounding.cells // (24 if isinstance(curve, TightestBounds) else 16)
     if isinstance(curve, PureReplaceOne):
-        nodes = 200 if rounding.cells >= 200 else rounding.cells // 2
-    epsilons = np.linspace(0.0, last, nodes)
+        node_count = 200 if rounding.cells >= 200 else rounding.cells // 2
+    epsilons = np.linspace(0.0, largest_epsilon, node_count)
     return from_curve(epsilons, np.array([curve.upper(float(e)) for e in epsilons]))

@@ -5,8 +5,9 @@ without the client (or with other data). An outcome has its probability (mass) u
 and its privacy loss is log P/Q. The difference P - Q, called the gain, is stored separately,
 because it is more accurate if P and Q nearly agree. To compose campaigns with fresh randomness,
 masses are multiplied and losses are added. Rounding up splits an outcome between two neighbouring
-losses and preserves both masses. This is safe, because the outcome is a post-processing of the two:
-they can be merged again. Rounding down merges neighbouring outcomes, which is post-processing.
+losses and preserves its masses under P and under Q. This is safe: the two parts can be merged
+again, so the original pair is a post-processing of the rounded pair. Rounding down merges
+neighbouring outcomes, which is post-processing.
 """
 
 from __future__ import annotations
@@ -24,10 +25,10 @@ from checkins.accounting.exact.slot_ratio import FloatArray
 if TYPE_CHECKING:
     from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
 
-_MOST_LOSS = 600.0  # an outcome with a larger loss counts as possible under P only
-_LEAST_SPACING = 1e-5  # outcomes of an envelope with a smaller relative distance are dropped
-_EXTRA_ENVELOPE_POINTS = 1024  # additional points of an envelope, besides the outcomes
-_DRIFT = 1e-11  # largest difference of the sum of masses from 1 that is round-off
+_MAX_LOSS = 600.0  # an outcome with a larger loss counts as possible under P only
+_MIN_RELATIVE_SPACING = 1e-5  # outcomes of an envelope with a smaller relative distance are dropped
+_EXTRA_ENVELOPE_POINTS = 1024  # points of an envelope in addition to the outcomes
+_MAX_MASS_ROUND_OFF = 1e-11  # a larger difference of the sum of masses from 1 is lost mass
 ROUND_OFF = 1e-7
 """Relative error of a divergence that covers all floating-point errors."""
 
@@ -36,8 +37,9 @@ ROUND_OFF = 1e-7
 class DominatingPair:
     """Outcomes in increasing order of their losses.
 
-    ``absent`` holds the masses under Q, and ``present`` those under P. ``only_present`` is the mass
-    of outcomes that are possible under P only, and ``only_absent`` that under Q only.
+    ``absent`` holds the masses under Q, ``present`` the masses under P, and ``gains`` P - Q.
+    ``only_present`` is the mass of outcomes that are possible under P only, and ``only_absent`` the
+    mass of outcomes that are possible under Q only.
     """
 
     absent: FloatArray
@@ -69,17 +71,20 @@ class DominatingPair:
         return float(excess[excess > 0].sum()) + self.only_absent
 
     def compose(self, other: DominatingPair, rounding: Rounding) -> DominatingPair:
-        """Return the rounded pair of both campaigns together."""
-        only_present = _either(self.only_present, other.only_present)
-        only_absent = _either(self.only_absent, other.only_absent)
-        grid = _grid(self, other, rounding)
+        """Return the pair of two campaigns together, rounded to ``rounding.side``."""
+        only_present = _union_probability(self.only_present, other.only_present)
+        only_absent = _union_probability(self.only_absent, other.only_absent)
+        grid = _composed_grid(self, other, rounding)
         if grid is None:  # no outcome is possible under both P and Q
             nothing = np.zeros(0)
-            return DominatingPair(nothing, nothing, nothing, only_present, only_absent)._conserved()
-        ours, theirs, size = self.losses - grid.origin, other.losses, grid.cells + 2
+            return DominatingPair(
+                nothing, nothing, nothing, only_present, only_absent
+            )._add_lost_mass()
+        losses, others, size = self.losses - grid.origin, other.losses, grid.cells + 2
         absent, present, gains = np.zeros(size), np.zeros(size), np.zeros(size)
-        for rows, columns, times in blocks(self is other, len(ours), len(theirs)):
-            where = grid.locate(np.add.outer(ours[rows], theirs[columns]).ravel()).astype(np.intp)
+        # a, p, g: masses and gains of this pair; b, q, h: those of the other pair
+        for rows, columns, times in blocks(self is other, len(losses), len(others)):
+            where = grid.locate(np.add.outer(losses[rows], others[columns]).ravel()).astype(np.intp)
             a, p, g = self.absent[rows], times * self.present[rows], self.gains[rows]
             b, q, h = other.absent[columns], other.present[columns], other.gains[columns]
             gain = times * (np.multiply.outer(g, q) + np.multiply.outer(a, h))
@@ -88,11 +93,11 @@ class DominatingPair:
             gains += np.bincount(where, gain.ravel(), size)
         cells = DominatingPair(absent, present, gains, only_present, only_absent)
         if rounding.side is Side.UP:
-            return _spread(cells, grid.edges() + grid.origin)._shared()._conserved()
-        return cells._shared()
+            return _split_cells(cells, grid.edges() + grid.origin)._drop_zeros()._add_lost_mass()
+        return cells._drop_zeros()
 
-    def _shared(self) -> DominatingPair:
-        """Drop outcomes whose mass under P or Q underflows to 0."""
+    def _drop_zeros(self) -> DominatingPair:
+        """Drop outcomes whose mass under P or under Q has underflowed to 0."""
         keep = (self.absent > 0) & (self.present > 0)
         lost = float(self.absent[(self.absent > 0) & (self.present == 0)].sum())
         return DominatingPair(
@@ -103,16 +108,16 @@ class DominatingPair:
             self.only_absent + lost,
         )
 
-    def _conserved(self) -> DominatingPair:
+    def _add_lost_mass(self) -> DominatingPair:
         """Restore mass that was lost by underflow, so that the masses of P and of Q sum to 1.
 
-        The lost mass counts as possible under one of the two only.
+        Mass lost from P counts as possible under P only, and likewise for Q.
         """
-        present, absent = _missing(self.present), _missing(self.absent)
+        present, absent = _missing_mass(self.present), _missing_mass(self.absent)
         return replace(
             self,
-            only_present=max(self.only_present, present if present > _DRIFT else 0.0),
-            only_absent=max(self.only_absent, absent if absent > _DRIFT else 0.0),
+            only_present=max(self.only_present, present if present > _MAX_MASS_ROUND_OFF else 0.0),
+            only_absent=max(self.only_absent, absent if absent > _MAX_MASS_ROUND_OFF else 0.0),
         )
 
     def repeat(self, times: int, rounding: Rounding) -> DominatingPair:
@@ -125,14 +130,14 @@ class DominatingPair:
         return total
 
     def to_dp_accounting(self, *, interval: float) -> PrivacyLossDistribution:
-        """Return the pair as an object of dp_accounting, rounded up to a grid of losses."""
+        """Return the pair for dp_accounting, rounded up to multiples of ``interval``."""
         # Imported here, because the import takes longer than that of the rest of the accountant.
         from dp_accounting.pld.pld_pmf import DensePLDPmf
         from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
 
         if not len(self.absent):
-            certain = DensePLDPmf(interval, 0, np.zeros(1), 1.0, True)
-            return PrivacyLossDistribution(certain, certain)
+            full_loss = DensePLDPmf(interval, 0, np.zeros(1), 1.0, True)
+            return PrivacyLossDistribution(full_loss, full_loss)
         losses = self.losses
         first = math.floor(losses[0] / interval)
         cells = max(math.ceil(losses[-1] / interval) - first, 1)
@@ -143,34 +148,36 @@ class DominatingPair:
             for weights in (self.absent, self.present, self.gains)
         )
         binned = DominatingPair(absent, present, gains, self.only_present, self.only_absent)
-        pair = _spread(binned, edges)
-        remove = DensePLDPmf(interval, first, pair.present, _missing(pair.present), True)
+        pair = _split_cells(binned, edges)
+        remove = DensePLDPmf(interval, first, pair.present, _missing_mass(pair.present), True)
         add = DensePLDPmf(
-            interval, -(first + cells), pair.absent[::-1].copy(), _missing(pair.absent), True
+            interval, -(first + cells), pair.absent[::-1].copy(), _missing_mass(pair.absent), True
         )
         return PrivacyLossDistribution(remove, add)
 
 
-def _either(one: float, other: float) -> float:
+def _union_probability(one: float, other: float) -> float:
+    """Return the probability that at least one of two independent events happens."""
     return one + other - one * other
 
 
-def _missing(masses: FloatArray) -> float:
+def _missing_mass(masses: FloatArray) -> float:
+    """Return 1 minus the sum of the masses, or 0 if that is negative."""
     return max(0.0, 1.0 - math.fsum(masses))
 
 
 def from_ratios(
     ratios: FloatArray, gains: FloatArray, masses: FloatArray, *, only_present: float = 0.0
 ) -> DominatingPair:
-    """Return the pair with P/Q = ``ratios`` = 1 + ``gains``, with masses ``masses`` under Q."""
-    keep, never = (ratios > 0) & (masses > 0), ratios <= 0
+    """Return the pair of outcomes with P/Q = ``ratios`` = 1 + ``gains`` and ``masses`` under Q."""
+    keep, impossible = (ratios > 0) & (masses > 0), ratios <= 0
     absent = masses[keep]
     return DominatingPair(
         absent,
         absent * ratios[keep],
         absent * gains[keep],
         only_present,
-        float(masses[never].sum()),
+        float(masses[impossible].sum()),
     )
 
 
@@ -200,19 +207,19 @@ def envelope(pairs: Sequence[DominatingPair]) -> DominatingPair:
     """Return a pair that dominates each of ``pairs``. Its divergence is the largest of theirs.
 
     Let X = P/Q under Q. E(X - t)_+ determines every divergence, and E(t - X)_+ differs from it by
-    the same linear function for all pairs. The largest of these expectations is computed at the
-    outcomes of the pairs, and at points in between, where two functions may cross. Straight lines
-    between the points lie above, because the functions are convex. The changes of slope are the
-    masses.
+    the same linear function of t for all pairs. The maximum of E(X - t)_+ over the pairs is
+    computed at the outcomes of the pairs, and at points in between, where two functions may cross.
+    Straight lines between the points lie above the maximum, because it is convex. The changes of
+    slope are the masses of the envelope.
 
     Theorem:     docs/theory/windows-and-capacity.md, "Kinds of clients".
-    Rounding:    up. An outcome is dropped if round-off would hide its distance to the next one.
+    Rounding:    up. An outcome is dropped if it is too close to the one before it for doubles.
     """
     if len(set(map(id, pairs))) == 1:
         return pairs[0]
     losses = np.concatenate([pair.losses for pair in pairs])
     between = np.linspace(losses.min(), losses.max(), _EXTRA_ENVELOPE_POINTS)
-    x = _spaced(np.unique(np.expm1(np.concatenate((losses, between)))))
+    x = _drop_close_points(np.unique(np.expm1(np.concatenate((losses, between)))))
     below, above = x[x < 0.0], x[x > 0.0]
     puts = np.max([_puts(pair, below) for pair in pairs], axis=0)
     at_one = max(pair.remove(0.0) for pair in pairs)
@@ -231,15 +238,15 @@ def envelope(pairs: Sequence[DominatingPair]) -> DominatingPair:
             [-falling[-1]] if len(above) else [],
         )
     )
-    ends = float(calls[-1]) if len(above) else at_one
+    last_call = float(calls[-1]) if len(above) else at_one
     return from_ratios(
-        1.0 + x, x, np.maximum(masses, 0.0), only_present=max(ends, only_present)
-    )._conserved()
+        1.0 + x, x, np.maximum(masses, 0.0), only_present=max(last_call, only_present)
+    )._add_lost_mass()
 
 
-def _spaced(x: FloatArray) -> FloatArray:
+def _drop_close_points(x: FloatArray) -> FloatArray:
     """Drop each sorted point that is too close to the previous point for differences of doubles."""
-    step = _LEAST_SPACING * np.maximum(np.abs(x), np.median(np.abs(x)))
+    step = _MIN_RELATIVE_SPACING * np.maximum(np.abs(x), np.median(np.abs(x)))
     spaced: list[float] = []
     for value, least in zip(x, step, strict=True):
         if not spaced or value - spaced[-1] >= least:
@@ -280,42 +287,42 @@ def _lower_hull(x: FloatArray, y: FloatArray) -> list[int]:
     return hull
 
 
-def _spread(cells: DominatingPair, edges: FloatArray) -> DominatingPair:
-    """Split each cell between its edges and preserve both masses.
+def _split_cells(cells: DominatingPair, edges: FloatArray) -> DominatingPair:
+    """Move the masses of each cell to its two edges, and preserve the masses under P and Q.
 
-    ``cells`` has one more outcome below the first edge and one above the last edge. Their mass is
-    moved to the nearest edge. Mass that does not fit the loss at that edge counts as possible under
-    P only (above) or under Q only (below).
+    The first and the last outcome of ``cells`` lie below the first edge and above the last edge.
+    Their masses are moved to the nearest edge. Mass that does not fit the loss at that edge counts
+    as possible under P only (above) or under Q only (below).
     """
     absent, present, gains = cells.absent[1:-1], cells.present[1:-1], cells.gains[1:-1]
-    left, lift = edges[:-1], np.exp(edges)
-    above = np.where(
-        np.abs(left) < 0.5, gains - absent * np.expm1(left), present - absent * lift[:-1]
+    left, ratios = edges[:-1], np.exp(edges)
+    excess = np.where(
+        np.abs(left) < 0.5, gains - absent * np.expm1(left), present - absent * ratios[:-1]
     )
     with np.errstate(invalid="ignore", divide="ignore"):
-        share = np.where(absent > 0, above / (lift[:-1] * np.expm1(np.diff(edges))), 0.0)
+        share = np.where(absent > 0, excess / (ratios[:-1] * np.expm1(np.diff(edges))), 0.0)
     to_right = np.clip(share, 0.0, absent)
     split = np.append(absent - to_right, 0.0) + np.append(0.0, to_right)
-    lowest = float(np.clip(cells.present[0] / lift[0], 0.0, cells.absent[0]))
+    lowest = float(np.clip(cells.present[0] / ratios[0], 0.0, cells.absent[0]))
     split[0] += lowest
     split[-1] += cells.absent[-1]
     return DominatingPair(
         split,
-        split * lift,
+        split * ratios,
         split * np.expm1(edges),
-        cells.only_present + max(0.0, float(cells.present[-1] - cells.absent[-1] * lift[-1])),
+        cells.only_present + max(0.0, float(cells.present[-1] - cells.absent[-1] * ratios[-1])),
         cells.only_absent + float(cells.absent[0] - lowest),
     )
 
 
-def _grid(one: DominatingPair, other: DominatingPair, rounding: Rounding) -> Grid | None:
+def _composed_grid(one: DominatingPair, other: DominatingPair, rounding: Rounding) -> Grid | None:
     """Choose a grid for the composed losses from a coarse estimate.
 
     Return None if the composition has no outcomes.
     """
     if not len(one.absent) or not len(other.absent):
         return None
-    firsts, ends, absents, presents = zip(_coarse(one), _coarse(other), strict=True)
+    firsts, ends, absents, presents = zip(_coarse_groups(one), _coarse_groups(other), strict=True)
     losses = np.add.outer(*firsts).ravel()
     order = np.argsort(losses)
     losses = losses[order]
@@ -332,16 +339,16 @@ def _grid(one: DominatingPair, other: DominatingPair, rounding: Rounding) -> Gri
     spread = math.sqrt(float(absent @ (losses - centre) ** 2))
     spread = max(spread, 1e-12 * max(1.0, abs(centre)))
     return Grid.over(
-        max(min(float(low), centre) - spread, -_MOST_LOSS),
-        min(max(float(high), centre) + spread, _MOST_LOSS),
+        max(min(float(low), centre) - spread, -_MAX_LOSS),
+        min(max(float(high), centre) + spread, _MAX_LOSS),
         origin=centre,
         scale=spread,
         cells=rounding.cells,
     )
 
 
-def _coarse(pair: DominatingPair) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
-    """Divide the outcomes into at most 80 groups. Return their first and last losses and masses."""
+def _coarse_groups(pair: DominatingPair) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
+    """Return the first and last loss of at most 80 groups of outcomes, and their masses."""
     losses, (starts, ends) = pair.losses, groups(len(pair.absent))
     absent, present = (np.add.reduceat(one, starts) for one in (pair.absent, pair.present))
     return losses[starts], losses[ends], absent, present

@@ -1,6 +1,7 @@
-"""Gaussian noise: the likelihood ratio of one slot's output with and without a client.
+"""The exact accountant for campaigns with Gaussian noise, and the delta of one Gaussian mechanism.
 
-Also the delta of a single Gaussian mechanism.
+The accountant needs the slot ratio: the likelihood ratio of a slot's output with and without a
+client.
 
 Theorem:     docs/theory/gaussian.md.
 """
@@ -18,26 +19,26 @@ from checkins.accounting.exact import slot_sum
 from checkins.accounting.exact.dominating_pair import DominatingPair
 from checkins.accounting.exact.grid_distribution import Rounding, Side, discretise_up, sum_of
 from checkins.accounting.exact.slot_ratio import (
-    Antipodal,
+    AntipodalGaussian,
     AttainedRatio,
-    Diluted,
-    Displaced,
+    DilutedRatio,
+    DisplacedGaussian,
     Envelope,
     FloatArray,
-    Shifted,
+    ShiftedGaussian,
     SlotRatio,
 )
 from checkins.accounting.solve import Divergence, first_true, root_above
 
-MOST_SHIFT = 60.0
-"""Largest shift of a Gaussian in standard deviations. Above it, no useful epsilon holds."""
+MAX_SHIFT = 60.0
+"""Largest shift of a Gaussian, in standard deviations. With a larger shift, epsilon is useless."""
 
 
 def shifted_delta(shift: float, epsilons: FloatArray) -> FloatArray:
-    """Return the smallest delta of N(shift, 1) against N(0, 1) at each epsilon.
+    """Return the hockey-stick divergence of N(shift, 1) and N(0, 1) at each epsilon.
 
     Theorem:     [BW18, Thm 8], arXiv:1805.06530v2. Exact.
-    Neighbours:  any relation under which the means differ by ``shift`` deviations.
+    Neighbours:  any relation under which the means differ by ``shift`` standard deviations.
     Rounding:    to nearest.
     """
     upper, lower = _log_terms(shift, epsilons)
@@ -45,7 +46,7 @@ def shifted_delta(shift: float, epsilons: FloatArray) -> FloatArray:
 
 
 def largest_shift(epsilon: float, delta: float) -> float:
-    """Return the largest shift of a unit Gaussian that is (epsilon, delta)-DP, at most 60.
+    """Return the largest shift, up to 60, for which N(shift, 1) against N(0, 1) is (eps, delta)-DP.
 
     Theorem:     [BW18, Thm 8], arXiv:1805.06530v2.
     Neighbours:  any relation under which the means differ by the shift.
@@ -54,17 +55,17 @@ def largest_shift(epsilon: float, delta: float) -> float:
     >>> round(largest_shift(1.0, 1e-6), 4)
     0.2367
     """
-    at = np.array([epsilon])
+    epsilons = np.array([epsilon])
     return first_true(
-        lambda shift: float(shifted_delta(max(shift, 1e-300), at)[0]) <= delta,
-        false=MOST_SHIFT,
+        lambda shift: float(shifted_delta(max(shift, 1e-300), epsilons)[0]) <= delta,
+        false=MAX_SHIFT,
         true=0.0,
-        width=MOST_SHIFT * 2.0**-59.5,
+        width=MAX_SHIFT * 2.0**-59.5,
     )
 
 
 def report_epsilon(noise_multiplier: float, local_delta: float) -> float:
-    """Return the epsilon of one Gaussian report between two inputs at distance 2 clips.
+    """Return the epsilon of one Gaussian report for two inputs at a distance of 2 clipping norms.
 
     Theorem:     [BW18, Thm 8], arXiv:1805.06530v2.
     Neighbours:  replace-one.
@@ -82,17 +83,21 @@ def report_epsilon(noise_multiplier: float, local_delta: float) -> float:
 
 
 def outcome_masses(
-    *, shift: float, chosen: float | None, slots: int, participation: float, cells: int
+    *, shift: float, choice_probability: float | None, slots: int, participation: float, cells: int
 ) -> tuple[FloatArray, FloatArray]:
     """Return the masses of all outcomes of a campaign, with the client and without the client.
 
-    A client that checks in is chosen with probability ``chosen``, or always if that is None. It
-    then shifts its slot's output by ``shift`` standard deviations.
+    A client that checks in is chosen with probability ``choice_probability``. None means always.
+    A chosen client shifts its slot's output by ``shift`` standard deviations.
 
     Theorem:     docs/theory/gaussian.md.
     Rounding:    up, on a grid with ``cells`` cells. Round-off is ignored, so this is an estimate.
     """
-    ratio: SlotRatio = Shifted(shift) if chosen is None else Diluted(Shifted(shift), chosen)
+    ratio: SlotRatio = (
+        ShiftedGaussian(shift)
+        if choice_probability is None
+        else DilutedRatio(ShiftedGaussian(shift), choice_probability)
+    )
     rounding = Rounding(side=Side.UP, cells=cells, tolerance=1e-18)
     total = sum_of(slots, discretise_up(ratio, rounding), mean=1.0, rounding=rounding)
     ratios = 1.0 - participation + participation / slots * (total.values + total.origin)
@@ -108,64 +113,70 @@ def _log_terms(shift: float, epsilons: FloatArray) -> tuple[FloatArray, FloatArr
 
 @dataclass(frozen=True, slots=True)
 class GaussianCampaign:
-    """m slots, each with an output whose noise is ``noise`` times the clip.
+    """A campaign in which the noise of a slot's output is ``noise`` times the clipping norm.
 
-    ``displaces`` is the capacity K if the client may displace another client in a full slot. It is
-    None if slots have no capacity, so that the client only adds its update to a sum.
+    ``capacity`` is the largest number of reports per slot, so a client may displace another client
+    in a full slot. None means no limit: a client only adds its update to a sum.
     """
 
     noise: float
     slots: int
     participation: float
-    displaces: int | None = None
-    most_loss = math.inf
+    capacity: int | None = None
+    max_privacy_loss = math.inf
 
     @property
-    def coarse(self) -> GaussianCampaign:
+    def coarser(self) -> GaussianCampaign:
+        """This campaign itself, because its ratios are computed quickly."""
         return self
 
     @property
     def shift(self) -> float:
+        """The largest shift of a slot's output by one update, in standard deviations."""
         return 1.0 / self.noise
 
     @property
-    def weight(self) -> float:
-        """The largest probability w = K/(K+1) of being chosen in a full slot."""
-        return 1.0 if self.displaces is None else self.displaces / (self.displaces + 1.0)
+    def choice_probability(self) -> float:
+        """The largest probability that a client is chosen in a full slot: K/(K+1), or 1 if None."""
+        return 1.0 if self.capacity is None else self.capacity / (self.capacity + 1.0)
 
     def divergence(self, adjacency: Adjacency, *, delta: float, cells: int | None) -> Divergence:
-        """Return the exact divergence on a grid.
+        """Return bounds on the divergence, computed on a grid.
 
         If ``cells`` is None, the grid has as many cells as for a certificate.
         """
         return slot_sum.divergence(self, adjacency, delta=delta, cells=cells)
 
     def pair(self, rounding: Rounding) -> DominatingPair:
-        """Return the pair of all releases with and without the client, rounded as asked."""
+        """Return the dominating pair of all releases with the client and without the client."""
         return slot_sum.pair(self, rounding)
 
     def add_remove_ratio(self) -> SlotRatio:
-        joins = Shifted(self.shift)
-        if self.displaces is None:
-            return joins
-        return Envelope(joins, Diluted(Shifted(2 * self.shift), self.weight))
+        join_ratio = ShiftedGaussian(self.shift)
+        if self.capacity is None:
+            return join_ratio
+        return Envelope(
+            join_ratio, DilutedRatio(ShiftedGaussian(2 * self.shift), self.choice_probability)
+        )
 
     def replace_one_ratio(self, epsilon: float) -> SlotRatio:
-        joins = Antipodal(self.shift, epsilon)
-        if self.displaces is None:
-            return joins
-        return Envelope(joins, Displaced(self.shift, epsilon, self.weight))
+        join_ratio = AntipodalGaussian(self.shift, epsilon)
+        if self.capacity is None:
+            return join_ratio
+        return Envelope(join_ratio, DisplacedGaussian(self.shift, epsilon, self.choice_probability))
 
     def attained_add_remove_ratio(self) -> AttainedRatio:
-        return Shifted(self.shift)
+        """Return the ratio of a client that displaces no client, which proves lower bounds."""
+        return ShiftedGaussian(self.shift)
 
     def attained_replace_one_ratio(self, epsilon: float) -> AttainedRatio:
-        return Antipodal(self.shift, epsilon)
+        """Return the replace-one ratio of a client that displaces no client."""
+        return AntipodalGaussian(self.shift, epsilon)
 
-    def guess(self, delta: float) -> float:
-        """Estimate epsilon by a Gaussian with the standard deviation of the likelihood ratio."""
-        s = self.shift if self.displaces is None else 2 * self.shift
+    def initial_guess(self, delta: float) -> float:
+        """Estimate epsilon, for searches, by a Gaussian with the likelihood ratio's deviation."""
+        shift = self.shift if self.capacity is None else 2 * self.shift
         deviate = math.sqrt(2 * math.log(1.25 / delta))
-        alone = s * s / 2 + s * deviate
-        average = self.participation * math.sqrt(math.expm1(min(s * s, 600.0)) / self.slots)
-        return max(min(alone, average * deviate), 1e-12)
+        one_slot = shift * shift / 2 + shift * deviate
+        spread = self.participation * math.sqrt(math.expm1(min(shift * shift, 600.0)) / self.slots)
+        return max(min(one_slot, spread * deviate), 1e-12)

@@ -1,5 +1,7 @@
 """Sums of independent slot ratios on a grid, rounded up or down in convex order.
 
+A slot ratio is the likelihood ratio of one slot's output with and without one client.
+
 Theorem: docs/theory/rounding.md.
 
 A ``GridDistribution`` is a finite list of atoms, which are values with probabilities (masses).
@@ -30,14 +32,15 @@ REPLACE_ONE_CELLS = 600
 For add/remove, the lower and the upper bound differ by at most half a percent. Replace-one uses
 fewer cells, because it builds a distribution for every epsilon that it tries. Its bounds differ by
 about one percent for a hundred slots, and by three percent for ten thousand slots."""
-TAIL = 1e-9
+TAIL_SHARE = 1e-9
 """Share of delta that may lie outside the grid."""
-SMALLEST = 1e-60
-"""Smallest tolerance. With a smaller one, values of a ratio would not fit a double."""
-_BLUR = 1e6
-"""Limit on mass times width of the cells around 0, in units of the tolerance."""
-_COARSE = 80  # largest number of atoms of a coarse estimate
-_BLOCK = 32  # atoms that are added to all others at once
+MIN_TOLERANCE = 1e-60
+"""Smallest tolerance of a ``Rounding``. With a smaller one, values of a ratio would not fit a
+double."""
+_BLUR_FACTOR = 1e6
+"""Limit on the mass of the cells around 0 times their width, in units of the tolerance."""
+_MAX_COARSE_ATOMS = 80  # largest number of atoms of a coarse estimate
+_BLOCK_ATOMS = 32  # number of atoms that are added to all atoms of the other distribution at once
 _Indices = npt.NDArray[np.intp]
 
 
@@ -50,7 +53,7 @@ class Side(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Rounding:
-    """The side to round to, the number of cells, and the mass that may lie beyond the grid."""
+    """The side to round to, the number of grid cells, and the mass that may lie off the grid."""
 
     side: Side
     cells: int
@@ -59,12 +62,12 @@ class Rounding:
     @classmethod
     def near(cls, delta: float, *, side: Side, cells: int = CELLS, runs: int = 1) -> Rounding:
         """Return the rounding of each of ``runs`` campaigns for a divergence of about ``delta``."""
-        return cls(side, cells, max(TAIL * delta / runs, SMALLEST))
+        return cls(side, cells, max(TAIL_SHARE * delta / runs, MIN_TOLERANCE))
 
 
 @dataclass(frozen=True, slots=True)
 class GridDistribution:
-    """Atoms at ``origin + values``.
+    """A distribution with the values ``origin + values`` and the probabilities ``masses``.
 
     ``excess`` is an upper bound on the mean that was lost by capping values above the grid.
     """
@@ -77,7 +80,7 @@ class GridDistribution:
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """Cells with edges ``origin + scale * sinh(...)``.
+    """Cells whose edges are ``origin + scale * sinh(u)``, for evenly spaced u.
 
     Cells within ``scale`` of ``origin`` have about the same width. Further away, the width grows
     geometrically.
@@ -99,9 +102,9 @@ class Grid:
         return np.asarray(self.scale * np.sinh(self.first + self.step * np.arange(self.cells + 1)))
 
     def locate(self, x: FloatArray) -> FloatArray:
-        """Return 1 + the cell index of each x, which is relative to the origin.
+        """Return 1 plus the cell index of each x, with a fraction. x is relative to the origin.
 
-        Return less than 1 below the grid, and ``cells + 1`` above it.
+        The result is less than 1 below the grid, and ``cells + 1`` above the grid.
         """
         u = x / self.scale
         np.arcsinh(u, out=u)
@@ -121,8 +124,8 @@ def discretise_up(ratio: SlotRatio, rounding: Rounding) -> GridDistribution:
     grid = _first_grid(ratio, rounding)
     nodes = grid.edges() + grid.origin
     if math.isfinite(ratio.floor):
-        apart = ratio.floor + 1e-6 * (nodes[1] - nodes[0])  # a closer node would give no slope
-        nodes = np.concatenate(([ratio.floor], nodes[nodes > apart]))
+        least_node = ratio.floor + 1e-6 * (nodes[1] - nodes[0])  # a closer node would give no slope
+        nodes = np.concatenate(([ratio.floor], nodes[nodes > least_node]))
     calls, puts, width = ratio.call(nodes), ratio.put(nodes), np.diff(nodes)
     if not math.isfinite(ratio.floor):
         puts = puts - puts[0]
@@ -166,14 +169,15 @@ def discretise_down(ratio: AttainedRatio, rounding: Rounding) -> GridDistributio
 
 
 def _first_grid(ratio: SlotRatio, rounding: Rounding) -> Grid:
-    low, high = ratio.reach(rounding.tolerance)
+    """Choose a grid for a single slot ratio."""
+    low, high = ratio.likely_range(rounding.tolerance)
     likely = np.exp(-(DEVIATES**2) / 2)
-    outline = Outline(ratio.typical, likely / likely.sum(), ratio.mean, low, high)
-    return outline.grid(cells=rounding.cells, blur=_BLUR * rounding.tolerance)
+    estimate = CoarseEstimate(ratio.quantiles, likely / likely.sum(), ratio.mean, low, high)
+    return estimate.grid(cells=rounding.cells, blur=_BLUR_FACTOR * rounding.tolerance)
 
 
 @dataclass(frozen=True, slots=True)
-class Outline:
+class CoarseEstimate:
     """A coarse estimate of a distribution, from which a grid is chosen."""
 
     values: FloatArray
@@ -189,25 +193,25 @@ class Outline:
         distance from 0. Otherwise it is centred on 0, with cells so small that mass times width
         near 0 is below ``blur``.
         """
-        around = np.abs(self.values - self.mean)
-        order = np.argsort(around)
-        spread = float(around[order][np.searchsorted(np.cumsum(self.masses[order]), 0.5)])
+        distances = np.abs(self.values - self.mean)
+        order = np.argsort(distances)
+        spread = float(distances[order][np.searchsorted(np.cumsum(self.masses[order]), 0.5)])
         if spread == 0.0:  # most of the mass is at the mean itself
-            spread = math.sqrt(float(self.masses @ around**2))
+            spread = math.sqrt(float(self.masses @ distances**2))
         if 0.0 < spread < 0.3 * abs(self.mean):
             return Grid.over(self.low, self.high, origin=self.mean, scale=spread, cells=cells)
-        around = np.abs(self.values)
-        order = np.argsort(around)
-        blurred = np.cumsum(self.masses[order]) * around[order]
-        last = min(int(np.count_nonzero(blurred < blur)), len(order) - 1)
-        small = float(around[order][last])
-        return Grid.over(self.low, self.high, origin=0.0, scale=small, cells=cells)
+        distances = np.abs(self.values)
+        order = np.argsort(distances)
+        blurred = np.cumsum(self.masses[order]) * distances[order]
+        index = min(int(np.count_nonzero(blurred < blur)), len(order) - 1)
+        scale = float(distances[order][index])
+        return Grid.over(self.low, self.high, origin=0.0, scale=scale, cells=cells)
 
 
 def add(
     one: GridDistribution, other: GridDistribution, *, mean: float, copies: int, rounding: Rounding
 ) -> GridDistribution:
-    """Return the distribution of a sum of two independent sums, with ``copies`` terms in all.
+    """Return the distribution of the sum of two independent sums, of ``copies`` terms in all.
 
     The result is rounded to the given side on a new grid. ``mean`` is the mean of one term and only
     affects the choice of the grid.
@@ -228,13 +232,13 @@ def add(
         keep = masses > 0
         return GridDistribution(moments[keep] / masses[keep], masses[keep], grid.origin)
     floor = one.values[0] + other.values[0] + shift
-    return _spread(grid, masses, moments, floor=floor, excess=one.excess + other.excess)
+    return _split_cells(grid, masses, moments, floor=floor, excess=one.excess + other.excess)
 
 
-def _spread(
+def _split_cells(
     grid: Grid, masses: FloatArray, moments: FloatArray, *, floor: float, excess: float
 ) -> GridDistribution:
-    """Split each cell between its edges, preserve the mean, and cap values above the grid."""
+    """Move each cell's mass to its two edges and preserve the mean. Cap values above the grid."""
     edges = np.concatenate(([min(floor, grid.edges()[0])], grid.edges()))
     inner, left, width = masses[:-1], edges[:-1], np.diff(edges)
     with np.errstate(invalid="ignore", divide="ignore"):
@@ -250,12 +254,12 @@ def _spread(
 
 
 def blocks(square: bool, rows: int, columns: int) -> Iterator[tuple[slice, slice, float]]:
-    """Yield blocks of (rows, columns, multiplicity) that cover all pairs.
+    """Yield blocks of (rows, columns, multiplicity) that cover all pairs of a row and a column.
 
-    If ``square``, pairs are symmetric, and only one triangle is covered.
+    If ``square``, pairs are symmetric. Blocks off the diagonal then have multiplicity 2.
     """
-    for start in range(0, rows, _BLOCK):
-        band = slice(start, min(rows, start + _BLOCK))
+    for start in range(0, rows, _BLOCK_ATOMS):
+        band = slice(start, min(rows, start + _BLOCK_ATOMS))
         if not square:
             yield band, slice(0, columns), 1.0
             continue
@@ -271,37 +275,41 @@ def _grid_of_sum(
     a, b, origin = _coarsen(one), _coarsen(other), one.origin + other.origin
     rows, columns, times = _pairs(one is other, len(a.masses), len(b.masses))
     masses = times * (a.masses[rows] * b.masses[columns])
-    low = _low(a, b, tolerance=rounding.tolerance)
-    high = _high(a, b, tolerance=copies * rounding.tolerance)
+    low = _low_end(a, b, tolerance=rounding.tolerance)
+    high = _high_end(a, b, tolerance=copies * rounding.tolerance)
     middle = a.middle[rows] + b.middle[columns] + origin
-    outline = Outline(middle, masses, copies * mean, low + origin, high + origin)
-    return outline.grid(cells=rounding.cells, blur=_BLUR * copies * rounding.tolerance)
+    estimate = CoarseEstimate(middle, masses, copies * mean, low + origin, high + origin)
+    return estimate.grid(cells=rounding.cells, blur=_BLUR_FACTOR * copies * rounding.tolerance)
 
 
 @dataclass(frozen=True, slots=True)
-class _Coarse:
+class _CoarseAtoms:
+    """Groups of atoms: the first, middle and last value of each group, and its mass."""
+
     first: FloatArray
     middle: FloatArray
     last: FloatArray
     masses: FloatArray
 
 
-def _coarsen(distribution: GridDistribution) -> _Coarse:
+def _coarsen(distribution: GridDistribution) -> _CoarseAtoms:
     starts, ends = groups(len(distribution.values))
     first, last = distribution.values[starts], distribution.values[ends]
-    return _Coarse(first, (first + last) / 2, last, np.add.reduceat(distribution.masses, starts))
+    return _CoarseAtoms(
+        first, (first + last) / 2, last, np.add.reduceat(distribution.masses, starts)
+    )
 
 
 def groups(count: int) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]]:
-    """Divide ``count`` atoms into at most 80 groups, and return their first and last indices."""
-    size = -(-count // _COARSE)
+    """Divide ``count`` atoms into at most 80 groups. Return each group's first and last index."""
+    size = -(-count // _MAX_COARSE_ATOMS)
     starts = np.arange(0, count, size)
     return starts, np.minimum(starts + size, count) - 1
 
 
 @lru_cache(256)
 def _pairs(square: bool, rows: int, columns: int) -> tuple[_Indices, _Indices, FloatArray]:
-    """Return row, column and multiplicity of every pair, or of one triangle if ``square``."""
+    """Return row, column and multiplicity of every pair. If ``square``, only column >= row."""
     if square:
         row, column = np.triu_indices(rows)
         return row, column, np.where(row == column, 1.0, 2.0)
@@ -309,34 +317,34 @@ def _pairs(square: bool, rows: int, columns: int) -> tuple[_Indices, _Indices, F
     return row, column, np.ones(1)
 
 
-def _low(a: _Coarse, b: _Coarse, *, tolerance: float) -> float:
+def _low_end(a: _CoarseAtoms, b: _CoarseAtoms, *, tolerance: float) -> float:
     """Return the value below which the sum has about ``tolerance`` of its mass.
 
-    To save time, only the smallest sums are sorted if they have enough mass.
+    To save time, only the smallest sums are sorted, if they have enough mass.
     """
     size = min(len(a.first), len(b.first))
-    both = np.cumsum(a.masses)[:size] * np.cumsum(b.masses)[:size]
-    enough = min(int(np.searchsorted(both, 2 * tolerance)), size - 1)
-    bound = math.inf if both[enough] < 2 * tolerance else a.first[enough] + b.first[enough]
+    products = np.cumsum(a.masses)[:size] * np.cumsum(b.masses)[:size]
+    index = min(int(np.searchsorted(products, 2 * tolerance)), size - 1)
+    bound = math.inf if products[index] < 2 * tolerance else a.first[index] + b.first[index]
     sums = np.add.outer(a.first, b.first)
-    early = sums <= bound
-    values, masses = _sorted(sums[early], np.multiply.outer(a.masses, b.masses)[early])
+    relevant = sums <= bound
+    values, masses = _sorted(sums[relevant], np.multiply.outer(a.masses, b.masses)[relevant])
     return float(values[np.searchsorted(np.cumsum(masses), tolerance)])
 
 
-def _high(a: _Coarse, b: _Coarse, *, tolerance: float) -> float:
+def _high_end(a: _CoarseAtoms, b: _CoarseAtoms, *, tolerance: float) -> float:
     """Return the value t with E(sum - t)_+ of about ``tolerance``.
 
-    To save time, only the largest sums are sorted, as in ``_low``.
+    To save time, only the largest sums are sorted, as in ``_low_end``.
     """
     size = min(len(a.last), len(b.last))
-    both = np.cumsum(a.masses[::-1])[:size] * np.cumsum(b.masses[::-1])[:size]
+    products = np.cumsum(a.masses[::-1])[:size] * np.cumsum(b.masses[::-1])[:size]
     ends = a.last[::-1][:size] + b.last[::-1][:size]
-    enough = np.flatnonzero(both[:-1] * -np.diff(ends) >= 2 * tolerance)
-    bound = ends[enough[0] + 1] if len(enough) else -math.inf
+    indices = np.flatnonzero(products[:-1] * -np.diff(ends) >= 2 * tolerance)
+    bound = ends[indices[0] + 1] if len(indices) else -math.inf
     sums = np.add.outer(a.last, b.last)
-    late = sums >= bound
-    values, masses = _sorted(-sums[late], np.multiply.outer(a.masses, b.masses)[late])
+    relevant = sums >= bound
+    values, masses = _sorted(-sums[relevant], np.multiply.outer(a.masses, b.masses)[relevant])
     calls = np.cumsum(np.cumsum(masses)[:-1] * np.diff(values))
     return -float(values[np.searchsorted(calls, tolerance)])
 
@@ -352,11 +360,11 @@ def sum_of(
     """Return the distribution of the sum of ``copies`` independent draws, by doubling."""
     if copies == 0:
         return GridDistribution(np.zeros(1), np.ones(1), 0.0)
-    total, have = distribution, 1
+    total, summed = distribution, 1
     for bit in bin(copies)[3:]:
-        have *= 2
-        total = add(total, total, mean=mean, copies=have, rounding=rounding)
+        summed *= 2
+        total = add(total, total, mean=mean, copies=summed, rounding=rounding)
         if bit == "1":
-            have += 1
-            total = add(total, distribution, mean=mean, copies=have, rounding=rounding)
+            summed += 1
+            total = add(total, distribution, mean=mean, copies=summed, rounding=rounding)
     return total

@@ -1,6 +1,8 @@
-"""The exact accountant for random check-ins with an eps0-DP randomizer, by binomial sums.
+"""The exact accountant for random check-ins with an arbitrary eps0-DP randomizer, by binomial sums.
 
-Notation: m is the number of slots, p0 the participation, b = e^eps0 and r = 1/(1+b).
+A slot holds one report. Its slot ratio is the likelihood ratio of the slot's output with and
+without the client. Notation: m is the number of slots, p0 the participation, b = e^eps0 and
+r = 1/(1+b).
 """
 
 from __future__ import annotations
@@ -17,22 +19,22 @@ from checkins.accounting.exact.grid_distribution import Rounding
 from checkins.accounting.exact.slot_ratio import FloatArray
 from checkins.accounting.solve import DeltaBounds, Divergence, Interval, crossing
 
-_MARGIN = 45.0  # at most e^-45 times delta lies outside a window, far below ROUND_OFF
-_BLOCKS = 600
-_MIRROR_CANCELS = 15.0
-_ULPS = 4e-15  # if epsilon is close to eps0, delta depends on the last digits of epsilon
+_TAIL_MARGIN = 45.0  # at most e^-45 times delta lies outside a window, far below ROUND_OFF
+_MAX_BLOCKS = 600  # largest number of blocks into which counts are grouped
+_MAX_MIRRORED_LOCAL_EPSILON = 15.0  # above it, values of the mirror image cancel in doubles
+_EPSILON_ROUND_OFF = 4e-15  # close to eps0, delta depends on the last digits of epsilon
 
 
 @dataclass(frozen=True, slots=True)
 class PureCampaign:
-    """An eps0-DP randomizer, m slots and participation p0."""
+    """A campaign of an arbitrary eps0-DP randomizer, with one report per slot."""
 
     local_epsilon: float
     slots: int
     participation: float
 
     def divergence(self, adjacency: Adjacency, *, delta: float, cells: int | None) -> Divergence:
-        """Return the exact divergence, valid near ``delta``.
+        """Return bounds on the divergence, which are accurate near ``delta``.
 
         ``cells`` is ignored, because binomial sums need no grid.
         """
@@ -41,13 +43,13 @@ class PureCampaign:
         return PureReplaceOne(self, delta=delta)
 
     def pair(self, rounding: Rounding) -> DominatingPair:
-        """Return the pair of all releases with and without the client, rounded as asked."""
+        """Return the dominating pair of all releases with the client and without the client."""
         exact = PureAddRemove(self, delta=rounding.tolerance).pair()
         return NO_LOSS.compose(exact, rounding)
 
-    def log_outside(self, delta: float) -> float:
-        """Return the ``log_outside`` of a window of counts that is accurate near ``delta``."""
-        return math.log(1.0 / delta) + 2 * self.local_epsilon + _MARGIN
+    def tail_exponent(self, delta: float) -> float:
+        """Return an exponent so that tails below exp(-exponent) are negligible near ``delta``."""
+        return math.log(1.0 / delta) + 2 * self.local_epsilon + _TAIL_MARGIN
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,10 +65,10 @@ class TwoPoint:
     probability: float
 
 
-def extreme(local_epsilon: float) -> TwoPoint:
-    """Return the slot ratio that is above those of all eps0-DP randomizers in convex order.
+def worst_two_point(local_epsilon: float) -> TwoPoint:
+    """Return a slot ratio that is above those of all eps0-DP randomizers in convex order.
 
-    Randomized response with two values attains it if a dummy is the report of one of them.
+    Binary randomized response attains it, if a dummy is the report of one of the two values.
     """
     b = math.exp(local_epsilon)
     return TwoPoint(b, b, 2.0 * math.sinh(local_epsilon), 1.0 / (1.0 + b))
@@ -79,8 +81,7 @@ class PureAddRemove:
 
         delta_remove(eps) = E(f - e^eps)_+,     delta_add(eps) = E(1 - e^eps f)_+ .
 
-    If ``ratio`` is given, its two values take the place of b and 1/b, and its probability that of
-    r.
+    If ``ratio`` is given, its two values replace b and 1/b, and its probability replaces r.
 
     Theorem:     docs/theory/pure.md, "Add/remove". Attained by one client among dummies.
     Neighbours:  add/remove.
@@ -97,10 +98,10 @@ class PureAddRemove:
     ) -> None:
         m = campaign.slots
         self.local_epsilon = campaign.local_epsilon
-        ratio = extreme(campaign.local_epsilon) if ratio is None else ratio
+        ratio = worst_two_point(campaign.local_epsilon) if ratio is None else ratio
         probability = ratio.probability
         binomial = window(
-            trials=m, probability=probability, log_outside=campaign.log_outside(delta)
+            trials=m, probability=probability, tail_exponent=campaign.tail_exponent(delta)
         )
         self.step = campaign.participation * ratio.gap / m
         """The amount by which f grows if K grows by 1."""
@@ -119,24 +120,26 @@ class PureAddRemove:
         """Return the exact pair of all releases with the client and without the client."""
         return from_ratios(self.ratios, self.step * self.deviations, self.masses)
 
-    def _remove(self, epsilon: float) -> float:
-        at = math.expm1(epsilon) / self.step
-        k = int(np.searchsorted(self.deviations, at))
+    def _remove_delta(self, epsilon: float) -> float:
+        level = math.expm1(epsilon) / self.step
+        k = int(np.searchsorted(self.deviations, level))
         if k == len(self.deviations):
             return 0.0
-        return float(self._calls[k] + self.step * (self.deviations[k] - at) * self._survival[k])
+        return float(self._calls[k] + self.step * (self.deviations[k] - level) * self._survival[k])
 
-    def _add(self, epsilon: float) -> float:
-        near = epsilon < math.log(2.0)  # for ratios near 1, the difference from 1 is more accurate
-        at = math.expm1(-epsilon) if near else math.exp(-epsilon)
-        values = self.step * self.deviations if near else self.ratios
-        k = int(np.searchsorted(values, at, side="right")) - 1
+    def _add_delta(self, epsilon: float) -> float:
+        is_near = epsilon < math.log(
+            2.0
+        )  # for ratios near 1, the difference from 1 is more accurate
+        level = math.expm1(-epsilon) if is_near else math.exp(-epsilon)
+        values = self.step * self.deviations if is_near else self.ratios
+        k = int(np.searchsorted(values, level, side="right")) - 1
         if k < 0:
             return 0.0
-        return math.exp(epsilon) * float(self._puts[k] + (at - values[k]) * self._cdf[k])
+        return math.exp(epsilon) * float(self._puts[k] + (level - values[k]) * self._cdf[k])
 
     def _delta(self, epsilon: float) -> float:
-        return max(self._remove(epsilon), self._add(epsilon))
+        return max(self._remove_delta(epsilon), self._add_delta(epsilon))
 
     def upper(self, epsilon: float) -> float:
         return min(1.0, self._delta(epsilon) * (1 + ROUND_OFF))
@@ -145,9 +148,9 @@ class PureAddRemove:
         return self._delta(epsilon) * (1 - ROUND_OFF)
 
     def epsilon(self, delta: float) -> Interval:
-        """Return bounds in closed form, because delta is linear in e^eps between two counts."""
-        lower = self._epsilon(delta * (1 + ROUND_OFF)) * (1 - _ULPS)
-        upper = self._epsilon(delta * (1 - ROUND_OFF)) * (1 + _ULPS)
+        """Return bounds on epsilon in closed form: delta is linear in e^eps between two counts."""
+        lower = self._epsilon(delta * (1 + ROUND_OFF)) * (1 - _EPSILON_ROUND_OFF)
+        upper = self._epsilon(delta * (1 - ROUND_OFF)) * (1 + _EPSILON_ROUND_OFF)
         return Interval(lower, min(upper, self.local_epsilon))
 
     def upper_epsilon(self, delta: float) -> float:
@@ -155,21 +158,21 @@ class PureAddRemove:
 
     def _epsilon(self, delta: float) -> float:
         centre = int(np.searchsorted(self.deviations, 0.0))
-        calls, left = self._calls[centre:], self._survival[centre:]
+        calls, tails = self._calls[centre:], self._survival[centre:]
         remove = 0.0
-        if self._remove(0.0) > delta:
+        if self._remove_delta(0.0) > delta:
             k = int(np.count_nonzero(calls > delta))
-            excess = self.deviations[centre + k] - (delta - calls[k]) / (self.step * left[k])
-            remove = math.log1p(self.step * excess)
+            deviation = self.deviations[centre + k] - (delta - calls[k]) / (self.step * tails[k])
+            remove = math.log1p(self.step * deviation)
         add = 0.0
-        if self._add(0.0) > delta:
+        if self._add_delta(0.0) > delta:
             deltas = self._puts[:centre] / self.ratios[:centre]
             k = int(np.count_nonzero(deltas <= delta)) - 1
-            room = delta * self.ratios[k] - self._puts[k]
-            more = room / (self._cdf[k] - delta)
-            add = -math.log(self.ratios[k] + more)
+            unused_delta = delta * self.ratios[k] - self._puts[k]
+            ratio_increase = unused_delta / (self._cdf[k] - delta)
+            add = -math.log(self.ratios[k] + ratio_increase)
             if add < math.log(2.0):
-                add = -math.log1p(self.step * self.deviations[k] + more)
+                add = -math.log1p(self.step * self.deviations[k] + ratio_increase)
         return max(0.0, remove, add)
 
 
@@ -177,8 +180,9 @@ class PureAddRemove:
 class ThreePoint:
     """The distribution of one slot's contribution l - e^eps l' to f - e^eps f'.
 
-    The contribution is ``up`` or ``down``, each with ``probability``, and otherwise ``middle``.
-    Each is given as a pair (l, l') of density ratios against a common base distribution.
+    f and f' are the likelihood ratios of all releases with two values of the client's data. The
+    contribution is ``up`` or ``down``, each with ``probability``, and otherwise ``middle``. Each
+    of the three is given as a pair (l, l') of density ratios to a common base distribution.
     """
 
     probability: float
@@ -187,8 +191,8 @@ class ThreePoint:
     down: tuple[float, float]
 
 
-def dominating(local_epsilon: float) -> ThreePoint:
-    """Return a distribution that is above those of all eps0-DP randomizers in convex order.
+def dominating_three_point(local_epsilon: float) -> ThreePoint:
+    """Return a contribution that is above those of all eps0-DP randomizers in convex order.
 
     No randomizer attains it.
     """
@@ -196,26 +200,26 @@ def dominating(local_epsilon: float) -> ThreePoint:
     return ThreePoint(1.0 / (1.0 + b), (b, 1.0), (0.0, 0.0), (1.0, b))
 
 
-def attained(local_epsilon: float) -> tuple[ThreePoint, ...]:
-    """Return extreme distributions of real randomizers. Each proves a lower bound.
+def attained_three_points(local_epsilon: float) -> tuple[ThreePoint, ...]:
+    """Return the contributions of two real randomizers. Each proves a lower bound.
 
-    They are 3-ary randomized response and its mirror image. The mirror image is left out for a
-    large local epsilon, because its values cancel in doubles. docs/theory/pure.md lists five
-    distributions. Two of the others vary only l or only l', and add/remove covers them. In the last
-    one l = l', which proves nothing.
+    The randomizers are 3-ary randomized response and its mirror image. The mirror image is left out
+    for a large local epsilon, because its values cancel in doubles. docs/theory/pure.md lists three
+    more: two vary only l or only l', and add/remove covers them; the third has l = l' and proves
+    nothing.
     """
     b = math.exp(local_epsilon)
     response = ThreePoint(1.0 / (b + 2.0), (b, 1.0), (1.0 / b, 1.0 / b), (1.0, b))
     mirror = ThreePoint(b / (2.0 * b + 1.0), (1.0, 1.0 / b), (b, b), (1.0 / b, 1.0))
-    return (response, mirror) if local_epsilon < _MIRROR_CANCELS else (response,)
+    return (response, mirror) if local_epsilon < _MAX_MIRRORED_LOCAL_EPSILON else (response,)
 
 
 class ThreePointSum:
     """Bounds on E(f - e^eps f')_+ if each of m slots contributes a three-point distribution.
 
-    Let c be the number of slots that are not ``middle``. The number of slots that are ``up`` is
-    then Binomial(c, 1/2). If c has many values, they are grouped in blocks, and the expectation
-    over a block is bounded from both sides by the smallest and the largest c of the block.
+    Let c be the number of slots whose contribution is not ``middle``. Given c, the number of slots
+    with the contribution ``up`` is Binomial(c, 1/2). If c has many values, they are grouped in
+    blocks, and the smallest and the largest c of a block bound the expectation from both sides.
     """
 
     def __init__(self, campaign: PureCampaign, point: ThreePoint, *, delta: float) -> None:
@@ -224,39 +228,43 @@ class ThreePointSum:
         binomial = window(
             trials=m,
             probability=min(2.0 * point.probability, 1.0 - 1e-16),
-            log_outside=campaign.log_outside(delta),
+            tail_exponent=campaign.tail_exponent(delta),
         )
-        starts = np.arange(0, len(binomial.masses), -(-len(binomial.masses) // _BLOCKS))
+        starts = np.arange(0, len(binomial.masses), -(-len(binomial.masses) // _MAX_BLOCKS))
         ends = np.append(starts[1:], len(binomial.masses)) - 1
         self._masses = np.add.reduceat(binomial.masses, starts)
         self._fewest: FloatArray = binomial.counts[starts]
         self._most: FloatArray = binomial.counts[ends]
 
-    def _bound(self, epsilon: float, *, trials: FloatArray, drift_at: FloatArray) -> float:
-        """Return E(f - e^eps f')_+ with these numbers of trials B(c, 1/2) for each block."""
+    def _bound(self, epsilon: float, *, trials: FloatArray, drift_counts: FloatArray) -> float:
+        """Return a bound on E(f - e^eps f')_+, with one number c for each block of counts.
+
+        ``trials`` is the c of Binomial(c, 1/2), and ``drift_counts`` the c of the mean of the sum.
+        """
         up, middle, down = self._values(epsilon)
         p0, m = self.campaign.participation, self.campaign.slots
-        swing = p0 * (up - down) / m
-        start = p0 * middle - (1.0 - p0) * math.expm1(epsilon)
-        y = start / swing + drift_at * (up - middle) / (up - down) + (trials - drift_at) / 2
-        return swing * float(self._masses @ fair_shortfall(trials, y))
+        step = p0 * (up - down) / m
+        offset = p0 * middle - (1.0 - p0) * math.expm1(epsilon)
+        y = offset / step + drift_counts * (up - middle) / (up - down) + (trials - drift_counts) / 2
+        return step * float(self._masses @ fair_shortfall(trials, y))
 
     def _values(self, epsilon: float) -> tuple[float, float, float]:
         e, point = math.exp(epsilon), self.point
         up, middle, down = (one - e * other for one, other in (point.up, point.middle, point.down))
         return up, middle, down
 
-    def _drifts_up(self, epsilon: float) -> bool:
+    def _has_upward_drift(self, epsilon: float) -> bool:
+        """Return True if the expectation of the sum grows with c."""
         up, middle, down = self._values(epsilon)
         return (up + down) / 2 > middle
 
     def upper(self, epsilon: float) -> float:
-        at = self._most if self._drifts_up(epsilon) else self._fewest
-        return self._bound(epsilon, trials=self._most, drift_at=at) * (1 + ROUND_OFF)
+        counts = self._most if self._has_upward_drift(epsilon) else self._fewest
+        return self._bound(epsilon, trials=self._most, drift_counts=counts) * (1 + ROUND_OFF)
 
     def lower(self, epsilon: float) -> float:
-        at = self._fewest if self._drifts_up(epsilon) else self._most
-        return self._bound(epsilon, trials=self._fewest, drift_at=at) * (1 - ROUND_OFF)
+        counts = self._fewest if self._has_upward_drift(epsilon) else self._most
+        return self._bound(epsilon, trials=self._fewest, drift_counts=counts) * (1 - ROUND_OFF)
 
 
 class PureReplaceOne:
@@ -266,7 +274,7 @@ class PureReplaceOne:
 
         delta(eps) <= E( (1-p0)(1-e^eps) + (p0/m) (A (b-e^eps) + B (1 - b e^eps)) )_+ ,
 
-    and delta is 0 for eps >= eps0. The distributions of ``attained`` give the lower bounds.
+    and delta is 0 for eps >= eps0. ``attained_three_points`` gives the lower bounds.
 
     Theorem:     docs/theory/pure.md, "Replace-one: upper" and "lower". At p0 = 1 the upper bound is
                  also that of shuffling m adaptive reports.
@@ -281,23 +289,25 @@ class PureReplaceOne:
 
     def __init__(self, campaign: PureCampaign, *, delta: float) -> None:
         self.campaign = campaign
-        self._above = ThreePointSum(campaign, dominating(campaign.local_epsilon), delta=delta)
-        self._below = tuple(
-            ThreePointSum(campaign, point, delta=delta)
-            for point in attained(campaign.local_epsilon)
+        self._upper_sum = ThreePointSum(
+            campaign, dominating_three_point(campaign.local_epsilon), delta=delta
         )
-        self._one_sided = PureAddRemove(campaign, delta=delta)
+        self._lower_sums = tuple(
+            ThreePointSum(campaign, point, delta=delta)
+            for point in attained_three_points(campaign.local_epsilon)
+        )
+        self._add_remove = PureAddRemove(campaign, delta=delta)
 
     def upper(self, epsilon: float) -> float:
         if epsilon >= self.campaign.local_epsilon:
             return 0.0
-        return min(1.0, self._above.upper(epsilon))
+        return min(1.0, self._upper_sum.upper(epsilon))
 
     def lower(self, epsilon: float) -> float:
         if epsilon >= self.campaign.local_epsilon:
             return 0.0
-        witnesses: tuple[DeltaBounds, ...] = (self._one_sided, *self._below)
-        return min(max(one.lower(epsilon) for one in witnesses), self.upper(epsilon))
+        lower_bounds: tuple[DeltaBounds, ...] = (self._add_remove, *self._lower_sums)
+        return min(max(one.lower(epsilon) for one in lower_bounds), self.upper(epsilon))
 
     def epsilon(self, delta: float) -> Interval:
         upper, guess = self.upper_epsilon(delta), self._guess(delta)
@@ -313,7 +323,8 @@ class PureReplaceOne:
     def _known_slot_epsilon(self) -> float:
         """The epsilon that holds if the client's slot is known."""
         gain = self.campaign.participation * math.expm1(self.campaign.local_epsilon)
-        return min(math.log1p(gain) * (1 + _ULPS), self.campaign.local_epsilon)
+        return min(math.log1p(gain) * (1 + _EPSILON_ROUND_OFF), self.campaign.local_epsilon)
 
     def _guess(self, delta: float) -> float:
-        return self._one_sided.epsilon(delta).upper or self._known_slot_epsilon / 8
+        """Return the epsilon of add/remove, with which searches start, or a value above 0."""
+        return self._add_remove.epsilon(delta).upper or self._known_slot_epsilon / 8

@@ -1,13 +1,15 @@
-"""The exact accountant for slots that sum K reports of an eps0-DP randomizer.
+"""The exact accountant for slots that sum K reports of an arbitrary eps0-DP randomizer.
 
-A slot with capacity K releases a function of exactly K reports, dummies included. Let
-(A, B) ~ Multinomial(K; r, r), where b = e^eps0 and r = 1/(1+b). Whatever the other reports are,
-the slot ratio of add/remove is below
+A slot with capacity K releases a function of the sum of exactly K reports. The server fills empty
+places with dummies, which are reports without data. The slot ratio is the likelihood ratio of this
+sum with and without one client. Let (A, B) ~ Multinomial(K; r, r), where b = e^eps0 and
+r = 1/(1+b). Whatever the other reports are, the slot ratio of add/remove is below
 
     L_K = (bA + B)/(A + bB)   with probability   Pr[A, B] (A + bB)/K
 
-in convex order. Replace-one has the bound Z_K, whose stop-loss transform follows from that of L_K.
-At K = 1 these are the two-point and three-point distributions of ``pure``.
+in convex order. Replace-one has the bound Z_K (see ``SharedSlotReplaceOneRatio``). Its stop-loss
+transform ``call(t)`` = E(Z_K - t)_+ follows from that of L_K. ``put(t)`` is E(t - Z_K)_+. At K = 1,
+L_K and Z_K are the two-point and three-point distributions of ``pure``.
 """
 
 from __future__ import annotations
@@ -23,71 +25,76 @@ from checkins.accounting.design import Adjacency
 from checkins.accounting.exact import slot_sum
 from checkins.accounting.exact.binomial import fair_shortfall, window
 from checkins.accounting.exact.dominating_pair import NO_LOSS, DominatingPair
-from checkins.accounting.exact.grid_distribution import TAIL, Rounding, Side
+from checkins.accounting.exact.grid_distribution import TAIL_SHARE, Rounding, Side
 from checkins.accounting.exact.pure import PureCampaign
 from checkins.accounting.exact.slot_ratio import DEVIATES, FloatArray, SlotRatio
 from checkins.accounting.solve import DeltaBounds, Divergence, Interval, crossing
 from checkins.errors import ComputationFailed
 
-_BLOCKS = 300
-"""Largest number of groups into which the values of A + B are divided."""
-_LOG_OUTSIDE = 150.0
+_MAX_BLOCKS = 300
+"""Largest number of blocks into which the values of A + B are divided."""
+_TAIL_EXPONENT = 150.0
 """Values of A + B with a total probability below 2 e^-150 are left out."""
-_NODES = 400
-"""Number of points t >= 1 at which the stop-loss transform is computed."""
-_MOST_COUNTED = 10**7
-"""Largest capacity K of a ratio L_K that is computed, to save memory."""
-_LEAST_SPREAD = 1e-5
-"""Smallest standard deviation of a ratio L_K. Values of narrower ratios are too close to 1."""
+_NODE_COUNT = 400
+"""Number of points t >= 1 at which the stop-loss transform of L_K is computed."""
+_MAX_CAPACITY = 10**7
+"""Largest K for which L_K is computed, to save memory."""
+_MIN_DEVIATION = 1e-5
+"""Smallest standard deviation of L_K. Below it, the values of L_K are too close to 1."""
 _CERTIFICATE_CELLS = {Adjacency.ADD_REMOVE: 512, Adjacency.REPLACE_ONE: 400}
-_CELLS_SHARE = 0.7
-"""Share of the cells of a Gaussian campaign that are used. Ratios of pure reports are bounded, so
-epsilon is then at most about half a percent larger than on a much finer grid."""
-MOST_PLACES = 10**11
-"""Largest number of places mK for which a lower bound is computed."""
+"""Numbers of grid cells for a certificate."""
+_CELLS_FACTOR = 0.7
+"""Number of grid cells for pure reports, relative to the number that a caller asks for. Ratios of
+pure reports are bounded, so epsilon is still at most about half a percent larger than on a much
+finer grid."""
+MAX_PLACES = 10**11
+"""Largest number of places in all slots, m K, for which a lower bound is computed."""
 
 
-def grid_cells(adjacency: Adjacency, cells: int | None) -> int:
-    """Return the number of grid cells for pure reports. ``cells`` None means a certificate."""
-    return _CERTIFICATE_CELLS[adjacency] if cells is None else math.ceil(_CELLS_SHARE * cells)
+def pure_grid_cells(adjacency: Adjacency, cells: int | None) -> int:
+    """Return the number of grid cells for pure reports.
+
+    ``cells`` is the number that a caller asks for. None means as many as for a certificate.
+    """
+    return _CERTIFICATE_CELLS[adjacency] if cells is None else math.ceil(_CELLS_FACTOR * cells)
 
 
-def exact_calls(gains: FloatArray, local_epsilon: float, capacity: int) -> FloatArray:
-    """Return E(L_K - t)_+ at t = 1 + ``gains``, rounded up by grouping values of A + B."""
+def stop_loss_upper_bounds(gains: FloatArray, local_epsilon: float, capacity: int) -> FloatArray:
+    """Return upper bounds on E(L_K - t)_+ at t = 1 + ``gains``, by grouping values of A + B."""
     growth = math.expm1(local_epsilon)  # b - 1
-    counted = window(
+    totals = window(
         trials=capacity,
         probability=min(2.0 / (2.0 + growth), 1.0 - 1e-16),
-        log_outside=_LOG_OUTSIDE,
+        tail_exponent=_TAIL_EXPONENT,
     )
-    starts = np.arange(0, len(counted.masses), -(-len(counted.masses) // _BLOCKS))
-    ends = np.append(starts[1:], len(counted.masses)) - 1
-    masses = np.add.reduceat(counted.masses, starts)
-    fewest, most = counted.counts[starts], counted.counts[ends]
-    rest = (growth - gains) / (growth * (2.0 + gains))  # 1 - k, without cancellation
-    needed = (most - fewest) / 2.0 + np.multiply.outer(rest, fewest)
-    shortfall = fair_shortfall(np.broadcast_to(most, needed.shape), needed)
+    starts = np.arange(0, len(totals.masses), -(-len(totals.masses) // _MAX_BLOCKS))
+    ends = np.append(starts[1:], len(totals.masses)) - 1
+    masses = np.add.reduceat(totals.masses, starts)
+    fewest, most = totals.counts[starts], totals.counts[ends]
+    one_minus_k = (growth - gains) / (growth * (2.0 + gains))  # 1 - k, without cancellation
+    level = (most - fewest) / 2.0 + np.multiply.outer(one_minus_k, fewest)
+    shortfall = fair_shortfall(np.broadcast_to(most, level.shape), level)
     return np.asarray(growth * (2.0 + gains) / capacity * (shortfall @ masses))
 
 
-class SharedSlot:
-    r"""The ratio L_K of add/remove, with a piecewise linear stop-loss transform.
+class SharedSlotRatio:
+    r"""The ratio L_K of add/remove. Its stop-loss transform is interpolated linearly.
 
-    With c = A + B, so that A ~ Binomial(c, 1/2) given c, and for 1 <= t <= b,
+    Let c = A + B. Given c, A is Binomial(c, 1/2). For 1 <= t <= b,
 
         E(L_K - t)_+ = (b-1)(1+t)/K  E(A - k c)_+ ,    k = (tb - 1) / ((b-1)(1+t)) .
 
-    The lower half is the mirror image of the upper half: E(t - L_K)_+ = t E(L_K - 1/t)_+. So the
-    transform is computed at points t >= 1 only. Lines between them lie above it, because it is
-    convex, and the mirror image of a line is a line. L_K decreases in convex order if K grows, so
-    a smaller K may be used to save memory.
+    Values below 1 mirror values above 1: E(t - L_K)_+ = t E(L_K - 1/t)_+. So the transform is
+    computed at points t >= 1 only. It is convex, so straight lines between the points lie above it,
+    and the mirror image of a line is a line. L_K decreases in convex order if K grows, so a smaller
+    K gives a valid bound and saves memory.
 
     Theorem:     docs/theory/pure.md, "Capacity".
     Neighbours:  add/remove.
     Rounding:    up.
 
-    >>> alone = SharedSlot(1.0, 1)
-    >>> round(float(alone.call(np.array([1.0]))[0]), 4)  # (b - 1)/(b + 1)
+    >>> ratio = SharedSlotRatio(1.0, 1)
+    >>> round(float(ratio.call(np.array([1.0]))[0]), 4)  # (b - 1)/(b + 1)
     0.4621
     """
 
@@ -97,23 +104,24 @@ class SharedSlot:
         self.local_epsilon = local_epsilon
         b = math.exp(local_epsilon)
         self.floor = 1.0 / b
-        self._spread = math.sqrt(math.log1p((b - 1.0) ** 2 * 2.0 / (1.0 + b) / capacity))
+        self._log_deviation = math.sqrt(math.log1p((b - 1.0) ** 2 * 2.0 / (1.0 + b) / capacity))
         """About the standard deviation of log L_K."""
-        scale = min(self._spread, local_epsilon) / 4.0
-        steps = np.linspace(0.0, math.asinh(local_epsilon / scale), _NODES)
+        scale = min(self._log_deviation, local_epsilon) / 4.0
+        steps = np.linspace(0.0, math.asinh(local_epsilon / scale), _NODE_COUNT)
         losses = np.minimum(scale * np.sinh(steps), local_epsilon)
         self._gains: FloatArray = np.expm1(losses)
-        """The points, minus 1. The last point is b."""
-        self._calls = exact_calls(self._gains, local_epsilon, capacity)
+        """The points t at which the transform is computed, minus 1. The last point is b."""
+        self._calls = stop_loss_upper_bounds(self._gains, local_epsilon, capacity)
         self._calls[-1] = 0.0
 
     @property
-    def typical(self) -> FloatArray:
+    def quantiles(self) -> FloatArray:
         return 1.0 + self.typical_gains
 
     @property
     def typical_gains(self) -> FloatArray:
-        losses = self._spread * DEVIATES - self._spread**2 / 2.0
+        """The quantiles minus 1."""
+        losses = self._log_deviation * DEVIATES - self._log_deviation**2 / 2.0
         return np.expm1(np.clip(losses, -self.local_epsilon, self.local_epsilon))
 
     def call(self, t: FloatArray) -> FloatArray:
@@ -123,12 +131,12 @@ class SharedSlot:
         return self.put_near_one(t, t - 1.0)
 
     def call_near_one(self, t: FloatArray, gain: FloatArray) -> FloatArray:
-        """Return E(L_K - t)_+, where ``gain`` is t - 1, known more accurately than from t."""
+        """Return E(L_K - t)_+. ``gain`` is t - 1, which the caller knows more accurately than t."""
         above = np.interp(gain, self._gains, self._calls)
         return np.where(gain >= 0.0, above, self._lower_put(t, gain) - gain)
 
     def put_near_one(self, t: FloatArray, gain: FloatArray) -> FloatArray:
-        """Return E(t - L_K)_+, where ``gain`` is t - 1, known more accurately than from t."""
+        """Return E(t - L_K)_+. ``gain`` is t - 1, which the caller knows more accurately than t."""
         above = np.interp(gain, self._gains, self._calls)
         return np.where(gain <= 0.0, self._lower_put(t, gain), above + gain)
 
@@ -138,19 +146,22 @@ class SharedSlot:
         mirrored = inside * np.interp(-np.minimum(gain, 0.0) / inside, self._gains, self._calls)
         return np.where(t > self.floor, mirrored, 0.0)
 
-    def reach(self, tolerance: float) -> tuple[float, float]:
-        high = 1.0 + self.most_gain(tolerance)
+    def likely_range(self, tolerance: float) -> tuple[float, float]:
+        high = 1.0 + self.max_gain(tolerance)
         return 1.0 / high, high
 
-    def most_gain(self, tolerance: float) -> float:
-        """Return a gain above which E(L_K - 1 - gain)_+ is at most ``tolerance``."""
-        last = int(np.searchsorted(-self._calls, -tolerance))
-        return float(self._gains[min(max(last, 1), _NODES - 1)])
+    def max_gain(self, tolerance: float) -> float:
+        """Return a gain, above which E(L_K - 1 - gain)_+ is at most ``tolerance``."""
+        index = int(np.searchsorted(-self._calls, -tolerance))
+        return float(self._gains[min(max(index, 1), _NODE_COUNT - 1)])
 
 
 @dataclass(frozen=True, slots=True)
-class SharedSlotReplacement:
-    """The bound Z_K on l - e^eps l', from the ratio L_K.
+class SharedSlotReplaceOneRatio:
+    """The bound Z_K on l - e^eps l', computed from L_K.
+
+    l and l' are the likelihood ratios of a slot with two values of the client's data, both relative
+    to the slot without the client.
 
         E(Z_K - t)_+ = E(L_K - e^eps - t)_+                    for t >= 0,
                      = e^eps E(e^-eps (1 - t) - L_K)_+         for t <= 0.
@@ -160,7 +171,7 @@ class SharedSlotReplacement:
     Rounding:    up.
     """
 
-    ratio: SharedSlot
+    ratio: SharedSlotRatio
     epsilon: float
 
     @property
@@ -172,9 +183,9 @@ class SharedSlotReplacement:
         return -math.expm1(self.epsilon + self.ratio.local_epsilon)
 
     @property
-    def typical(self) -> FloatArray:
-        gains, grown = self.ratio.typical_gains, math.expm1(self.epsilon)
-        return gains - gains[::-1] - grown - grown * gains[::-1]
+    def quantiles(self) -> FloatArray:
+        gains, growth = self.ratio.typical_gains, math.expm1(self.epsilon)
+        return gains - gains[::-1] - growth - growth * gains[::-1]
 
     def call(self, t: FloatArray) -> FloatArray:
         up = np.maximum(t, 0.0)
@@ -189,22 +200,22 @@ class SharedSlotReplacement:
         self, t: FloatArray, transform: Callable[[FloatArray, FloatArray], FloatArray]
     ) -> FloatArray:
         """Return e^eps times the transform of L_K at e^-eps (1 - t), for t <= 0."""
-        down, shrunk = np.minimum(t, 0.0), math.exp(-self.epsilon)
-        gain = (-down - math.expm1(self.epsilon)) * shrunk
-        return math.exp(self.epsilon) * transform(shrunk * (1.0 - down), gain)
+        down, inverse = np.minimum(t, 0.0), math.exp(-self.epsilon)
+        gain = (-down - math.expm1(self.epsilon)) * inverse
+        return math.exp(self.epsilon) * transform(inverse * (1.0 - down), gain)
 
-    def reach(self, tolerance: float) -> tuple[float, float]:
-        gain, grown = self.ratio.most_gain(tolerance), math.expm1(self.epsilon)
-        lost = gain / (1.0 + gain)
-        return -lost - grown - math.exp(self.epsilon) * gain, gain - grown + (1.0 + grown) * lost
+    def likely_range(self, tolerance: float) -> tuple[float, float]:
+        gain, growth = self.ratio.max_gain(tolerance), math.expm1(self.epsilon)
+        loss = gain / (1.0 + gain)
+        return -loss - growth - math.exp(self.epsilon) * gain, gain - growth + (1.0 + growth) * loss
 
 
-_shared_slot = lru_cache(maxsize=64)(SharedSlot)
+_shared_slot = lru_cache(maxsize=64)(SharedSlotRatio)
 
 
 @dataclass(frozen=True, slots=True)
-class SharedPureCampaign:
-    """An eps0-DP randomizer, m slots that sum ``capacity`` reports each, and participation p0."""
+class PureCapacityCampaign:
+    """A campaign of an arbitrary eps0-DP randomizer, whose slots sum ``capacity`` reports each."""
 
     local_epsilon: float
     slots: int
@@ -212,64 +223,73 @@ class SharedPureCampaign:
     capacity: int
 
     @property
-    def most_loss(self) -> float:
+    def max_privacy_loss(self) -> float:
+        """The largest privacy loss of a report. At this epsilon, delta is 0."""
         return self.local_epsilon
 
     @property
     def places(self) -> int:
+        """The number of places for reports in all slots."""
         return self.slots * self.capacity
 
     @property
-    def alone(self) -> PureCampaign:
-        """The campaign of a client among dummies only: each place of a slot is like a slot."""
+    def among_dummies(self) -> PureCampaign:
+        """The campaign if all other reports are dummies: each place of a slot is like a slot."""
         return PureCampaign(self.local_epsilon, self.places, self.participation)
 
     @property
-    def single(self) -> PureCampaign:
-        """The campaign with one report per slot, whose bounds hold for every capacity."""
+    def with_capacity_one(self) -> PureCampaign:
+        """The same campaign with one report per slot. Its upper bounds hold for every capacity."""
         return PureCampaign(self.local_epsilon, self.slots, self.participation)
 
     @property
-    def counted(self) -> int:
-        """The capacity K of the ratio L_K that is used. It is smaller than the real one if L_K
-        would take too much memory, or if its values would be too close to 1."""
+    def computed_capacity(self) -> int:
+        """The K for which L_K is computed. It is smaller than ``capacity`` if L_K would take too
+        much memory, or if its values would be too close to 1."""
         growth = math.expm1(self.local_epsilon)
         variance = growth**2 * 2.0 / (2.0 + growth)  # of L_1, about K times that of L_K
-        return int(min(self.capacity, _MOST_COUNTED, variance / _LEAST_SPREAD**2))
+        return int(min(self.capacity, _MAX_CAPACITY, variance / _MIN_DEVIATION**2))
 
     def divergence(self, adjacency: Adjacency, *, delta: float, cells: int | None) -> Divergence:
-        """Return the divergence. ``lower`` is that of a client among dummies only."""
-        above = [self.single.divergence(adjacency, delta=delta, cells=cells)]
-        if self.counted > 1:
-            found = slot_sum.divergence(
+        """Return bounds on the divergence. The lower bound is that of a client among dummies only.
+
+        ``cells`` is the number of grid cells. None means as many as for a certificate.
+        """
+        upper_bounds = [self.with_capacity_one.divergence(adjacency, delta=delta, cells=cells)]
+        if self.computed_capacity > 1:
+            capacity_bound = slot_sum.divergence(
                 self,
                 adjacency,
                 delta=delta,
-                cells=grid_cells(adjacency, cells),
+                cells=pure_grid_cells(adjacency, cells),
                 search=slot_sum.QUICK,
             )
-            above.insert(0, found)
-        below = []
-        if self.places <= MOST_PLACES:
-            below.append(self.alone.divergence(adjacency, delta=delta, cells=cells))
-        return SmallestBound(tuple(above), tuple(below))
+            upper_bounds.insert(0, capacity_bound)
+        lower_bounds = []
+        if self.places <= MAX_PLACES:
+            lower_bounds.append(self.among_dummies.divergence(adjacency, delta=delta, cells=cells))
+        return TightestBounds(tuple(upper_bounds), tuple(lower_bounds))
 
     def pair(self, rounding: Rounding) -> DominatingPair:
-        """Return the pair of all releases with and without the client, rounded as asked."""
+        """Return the dominating pair of all releases with the client and without the client."""
         if rounding.side is Side.DOWN:
-            return self.alone.pair(rounding) if self.places <= MOST_PLACES else NO_LOSS
-        delta = min(rounding.tolerance / TAIL, 0.5)
-        found = self.divergence(Adjacency.ADD_REMOVE, delta=delta, cells=rounding.cells)
-        single = self.single.divergence(Adjacency.ADD_REMOVE, delta=delta, cells=None)
-        if found.upper_epsilon(delta) < single.upper_epsilon(delta):
+            return self.among_dummies.pair(rounding) if self.places <= MAX_PLACES else NO_LOSS
+        delta = min(rounding.tolerance / TAIL_SHARE, 0.5)
+        capacity_bound = self.divergence(Adjacency.ADD_REMOVE, delta=delta, cells=rounding.cells)
+        with_capacity_one = self.with_capacity_one.divergence(
+            Adjacency.ADD_REMOVE, delta=delta, cells=None
+        )
+        if capacity_bound.upper_epsilon(delta) < with_capacity_one.upper_epsilon(delta):
             return slot_sum.pair(self, rounding)
-        return self.single.pair(rounding)
+        return self.with_capacity_one.pair(rounding)
 
     def add_remove_ratio(self) -> SlotRatio:
-        return _shared_slot(self.local_epsilon, self.counted)
+        return _shared_slot(self.local_epsilon, self.computed_capacity)
 
     def replace_one_ratio(self, epsilon: float) -> SlotRatio:
-        return SharedSlotReplacement(_shared_slot(self.local_epsilon, self.counted), epsilon)
+        return SharedSlotReplaceOneRatio(
+            _shared_slot(self.local_epsilon, self.computed_capacity), epsilon
+        )
 
     def attained_add_remove_ratio(self) -> None:
         """Return None: no client attains the ratio L_K."""
@@ -278,46 +298,47 @@ class SharedPureCampaign:
         """Return None: no client attains the bound Z_K."""
 
     @property
-    def coarse(self) -> SharedPureCampaign:
+    def coarser(self) -> PureCapacityCampaign:
+        """This campaign itself, because L_K is computed quickly."""
         return self
 
-    def guess(self, delta: float) -> float:
-        """Estimate epsilon by a Gaussian with the standard deviation of the likelihood ratio."""
+    def initial_guess(self, delta: float) -> float:
+        """Estimate epsilon, for searches, by a Gaussian with the likelihood ratio's deviation."""
         growth = math.expm1(self.local_epsilon)
-        variance = growth**2 * 2.0 / (2.0 + growth) / self.counted / self.slots
+        variance = growth**2 * 2.0 / (2.0 + growth) / self.computed_capacity / self.slots
         deviate = math.sqrt(2 * math.log(1.25 / delta))
-        guess = self.participation * math.sqrt(variance) * deviate
-        return max(min(guess, self.local_epsilon), 1e-12)
+        estimate = self.participation * math.sqrt(variance) * deviate
+        return max(min(estimate, self.local_epsilon), 1e-12)
 
 
 @dataclass(frozen=True, slots=True)
-class SmallestBound:
-    """The smallest of several upper bounds, and the largest of several lower bounds on delta.
+class TightestBounds:
+    """The smallest of several upper bounds on delta, and the largest of several lower bounds.
 
-    ``precision`` is the relative precision of the lower bound on epsilon.
+    ``precision`` is the relative precision of the search for the lower bound on epsilon.
     """
 
-    above: tuple[Divergence, ...]
-    below: tuple[DeltaBounds, ...]
+    upper_bounds: tuple[Divergence, ...]
+    lower_bounds: tuple[DeltaBounds, ...]
     precision: float = 1e-7
 
     def upper(self, epsilon: float) -> float:
-        return min(one.upper(epsilon) for one in self.above)
+        return min(bound.upper(epsilon) for bound in self.upper_bounds)
 
     def lower(self, epsilon: float) -> float:
-        return max((one.lower(epsilon) for one in self.below), default=0.0)
+        return max((bound.lower(epsilon) for bound in self.lower_bounds), default=0.0)
 
     def epsilon(self, delta: float) -> Interval:
         upper = self.upper_epsilon(delta)
         lower = crossing(self.lower, delta, guess=0.8 * upper, precision=self.precision).lower
         if lower > upper * (1.0 + 1e-6):
-            raise ComputationFailed(f"the bounds on epsilon cross: {lower!r} and {upper!r}")
+            raise ComputationFailed(f"epsilon's lower bound {lower!r} exceeds its upper {upper!r}")
         return Interval(min(lower, upper), upper)
 
     def upper_epsilon(self, delta: float) -> float:
-        least, *others = self.above
-        found = least.upper_epsilon(delta)
-        for other in others:
-            if other.upper(found) <= delta:
-                found = min(found, other.upper_epsilon(delta))
-        return found
+        first_bound, *other_bounds = self.upper_bounds
+        smallest_epsilon = first_bound.upper_epsilon(delta)
+        for other in other_bounds:
+            if other.upper(smallest_epsilon) <= delta:
+                smallest_epsilon = min(smallest_epsilon, other.upper_epsilon(delta))
+        return smallest_epsilon

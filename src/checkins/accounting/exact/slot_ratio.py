@@ -6,10 +6,10 @@ client. For replace-one, X is a difference of two such ratios. The accountant ne
 
     call(t) = E(X - t)_+,   put(t) = E(t - X)_+,   and the two tail probabilities.
 
-All are computed without cancellation in the tails. ``call`` is the stop-loss transform, named like
-``put`` after the options of finance. X is below Y in convex order if they have the same mean and
-the call of X is nowhere larger. The larger of two calls, taken pointwise, is again a call if both
-distributions have the same mean.
+All of them are computed without cancellation in the tails. ``call`` is the stop-loss transform. The
+names ``call`` and ``put`` are those of options in finance. X is below Y in convex order if X and Y
+have the same mean and the call of X is nowhere larger than that of Y. If two distributions have the
+same mean, the pointwise maximum of their calls is the call of a third distribution.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from scipy.special import ndtr
 FloatArray = npt.NDArray[np.float64]
 
 DEVIATES: FloatArray = np.linspace(-12.0, 12.0, 241)
+"""Values of a standard normal variable, at which a ratio's quantiles are computed."""
 
 
 class SlotRatio(Protocol):
@@ -38,39 +39,42 @@ class SlotRatio(Protocol):
         ...
 
     @property
-    def typical(self) -> FloatArray:
-        """Values of X at the normal ``DEVIATES``, used only to choose a grid."""
+    def quantiles(self) -> FloatArray:
+        """About the quantiles of X at the normal ``DEVIATES``, used only to choose a grid."""
         ...
 
     def call(self, t: FloatArray) -> FloatArray: ...
     def put(self, t: FloatArray) -> FloatArray: ...
-    def reach(self, tolerance: float) -> tuple[float, float]:
-        """Return values outside which X has little mass. That mass is still accounted for."""
+    def likely_range(self, tolerance: float) -> tuple[float, float]:
+        """Return the ends of a grid. The little mass of X outside is still accounted for."""
         ...
 
 
 class AttainedRatio(SlotRatio, Protocol):
-    """A ratio that some client and some data attain, so it can also prove lower bounds."""
+    """The exact slot ratio of some client and data, which also proves lower bounds.
+
+    ``survival(t)`` is Pr[X > t], and ``cdf(t)`` is Pr[X <= t].
+    """
 
     def survival(self, t: FloatArray) -> FloatArray: ...
     def cdf(self, t: FloatArray) -> FloatArray: ...
 
 
-def _quantile(tolerance: float) -> float:
-    """Return an upper bound on the normal deviate whose tail probability is ``tolerance``."""
+def _normal_quantile(tolerance: float) -> float:
+    """Return an upper bound on the z with Pr[N(0, 1) > z] = ``tolerance``."""
     return math.sqrt(-2.0 * math.log(min(0.5, tolerance)))
 
 
 @dataclass(frozen=True, slots=True)
-class Shifted:
-    """Density ratio exp(N(-s²/2, s²)) of a Gaussian shifted by s = ``shift`` standard deviations.
+class ShiftedGaussian:
+    """Density ratio of a Gaussian shifted by s = ``shift`` standard deviations: exp(N(-s²/2, s²)).
 
-    It applies if the client joins a sum or displaces a dummy.
+    It is the slot ratio if the client joins a sum or displaces a dummy.
 
     Theorem:     docs/theory/gaussian.md. Attained.
     Neighbours:  add/remove.
 
-    >>> float(Shifted(1.0).call(np.array([1.0]))[0])  # total variation of two unit Gaussians
+    >>> float(ShiftedGaussian(1.0).call(np.array([1.0]))[0])  # the total variation distance
     0.38292492254802624
     """
 
@@ -78,22 +82,23 @@ class Shifted:
     mean, floor = 1.0, 0.0
 
     @property
-    def typical(self) -> FloatArray:
+    def quantiles(self) -> FloatArray:
         return np.exp(self.shift * DEVIATES - self.shift**2 / 2)
 
     def _deviates(self, t: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
-        above = np.maximum(t, 0.0)
+        """Return max(t, 0), and the output with ratio t, standardised with and without client."""
+        clipped = np.maximum(t, 0.0)
         with np.errstate(divide="ignore"):
-            log_t = np.log(above)
-        return above, log_t / self.shift - self.shift / 2, log_t / self.shift + self.shift / 2
+            log_t = np.log(clipped)
+        return clipped, log_t / self.shift - self.shift / 2, log_t / self.shift + self.shift / 2
 
     def call(self, t: FloatArray) -> FloatArray:
-        above, present, absent = self._deviates(t)
-        return np.maximum(ndtr(-present) - above * ndtr(-absent), 0.0) + np.maximum(-t, 0.0)
+        clipped, present, absent = self._deviates(t)
+        return np.maximum(ndtr(-present) - clipped * ndtr(-absent), 0.0) + np.maximum(-t, 0.0)
 
     def put(self, t: FloatArray) -> FloatArray:
-        above, present, absent = self._deviates(t)
-        return np.maximum(above * ndtr(absent) - ndtr(present), 0.0)
+        clipped, present, absent = self._deviates(t)
+        return np.maximum(clipped * ndtr(absent) - ndtr(present), 0.0)
 
     def survival(self, t: FloatArray) -> FloatArray:
         return np.asarray(ndtr(-self._deviates(t)[2]))
@@ -101,13 +106,13 @@ class Shifted:
     def cdf(self, t: FloatArray) -> FloatArray:
         return np.asarray(ndtr(self._deviates(t)[2]))
 
-    def reach(self, tolerance: float) -> tuple[float, float]:
-        wide = _quantile(tolerance) * self.shift
-        return math.exp(-(self.shift**2) / 2 - wide), math.exp(self.shift**2 / 2 + wide)
+    def likely_range(self, tolerance: float) -> tuple[float, float]:
+        half_width = _normal_quantile(tolerance) * self.shift
+        return math.exp(-(self.shift**2) / 2 - half_width), math.exp(self.shift**2 / 2 + half_width)
 
 
 @dataclass(frozen=True, slots=True)
-class Diluted:
+class DilutedRatio:
     """The ratio 1 - w + w L of a client that is chosen only with probability w = ``weight``.
 
     Theorem:     docs/theory/gaussian.md: w = K/(K+1) if K of K+1 check-ins are chosen.
@@ -125,8 +130,8 @@ class Diluted:
         return 1.0 - self.weight + self.weight * self.ratio.floor
 
     @property
-    def typical(self) -> FloatArray:
-        return 1.0 - self.weight + self.weight * self.ratio.typical
+    def quantiles(self) -> FloatArray:
+        return 1.0 - self.weight + self.weight * self.ratio.quantiles
 
     def _inner(self, t: FloatArray) -> FloatArray:
         return (t - (1.0 - self.weight)) / self.weight
@@ -137,8 +142,8 @@ class Diluted:
     def put(self, t: FloatArray) -> FloatArray:
         return self.weight * self.ratio.put(self._inner(t))
 
-    def reach(self, tolerance: float) -> tuple[float, float]:
-        low, high = self.ratio.reach(tolerance)
+    def likely_range(self, tolerance: float) -> tuple[float, float]:
+        low, high = self.ratio.likely_range(tolerance)
         return 1 - self.weight + self.weight * low, 1 - self.weight + self.weight * high
 
 
@@ -146,7 +151,8 @@ class Diluted:
 class Envelope:
     """The smallest distribution above two others in convex order.
 
-    Both must have the same mean. Its stop-loss transform is the larger of the two transforms.
+    ``first`` and ``second`` must have the same mean. The stop-loss transform of the envelope is, at
+    each point, the larger of their two transforms.
 
     Theorem:     docs/theory/gaussian.md.
     """
@@ -163,8 +169,8 @@ class Envelope:
         return min(self.first.floor, self.second.floor)
 
     @property
-    def typical(self) -> FloatArray:
-        return self.first.typical
+    def quantiles(self) -> FloatArray:
+        return self.first.quantiles
 
     def call(self, t: FloatArray) -> FloatArray:
         return np.maximum(self.first.call(t), self.second.call(t))
@@ -172,16 +178,20 @@ class Envelope:
     def put(self, t: FloatArray) -> FloatArray:
         return np.maximum(self.first.put(t), self.second.put(t))
 
-    def reach(self, tolerance: float) -> tuple[float, float]:
-        (low, high), (lower, higher) = self.first.reach(tolerance), self.second.reach(tolerance)
+    def likely_range(self, tolerance: float) -> tuple[float, float]:
+        (low, high), (lower, higher) = (
+            self.first.likely_range(tolerance),
+            self.second.likely_range(tolerance),
+        )
         return min(low, lower), max(high, higher)
 
 
 @dataclass(frozen=True, slots=True)
-class Antipodal:
-    """The difference l - e^eps l' of the ratios of two opposite updates against the same dummy.
+class AntipodalGaussian:
+    """The difference l - e^eps l', for the density ratios l and l' of two opposite updates.
 
-    With G standard normal, it is z = exp(sG - s²/2) - e^eps exp(-sG - s²/2).
+    Both ratios are relative to the same dummy. With G standard normal and s = ``shift``, the
+    difference is z = exp(sG - s²/2) - e^eps exp(-sG - s²/2).
 
     Theorem:     docs/theory/gaussian.md. Exact and attained.
     Neighbours:  replace-one, at privacy loss ``epsilon``.
@@ -196,8 +206,11 @@ class Antipodal:
         return -math.expm1(self.epsilon)
 
     @property
-    def typical(self) -> FloatArray:
-        up, down = Shifted(self.shift).typical, Shifted(self.shift).typical[::-1]
+    def quantiles(self) -> FloatArray:
+        up, down = (
+            ShiftedGaussian(self.shift).quantiles,
+            ShiftedGaussian(self.shift).quantiles[::-1],
+        )
         return up - math.exp(self.epsilon) * down
 
     def _deviate(self, t: FloatArray) -> FloatArray:
@@ -212,13 +225,13 @@ class Antipodal:
 
     def call(self, t: FloatArray) -> FloatArray:
         g = self._deviate(t)
-        own, other = ndtr(self.shift - g), math.exp(self.epsilon) * ndtr(-self.shift - g)
-        return np.maximum(own - other - t * ndtr(-g), 0.0)
+        first, second = ndtr(self.shift - g), math.exp(self.epsilon) * ndtr(-self.shift - g)
+        return np.maximum(first - second - t * ndtr(-g), 0.0)
 
     def put(self, t: FloatArray) -> FloatArray:
         g = self._deviate(t)
-        own, other = ndtr(g - self.shift), math.exp(self.epsilon) * ndtr(g + self.shift)
-        return np.maximum(t * ndtr(g) - own + other, 0.0)
+        first, second = ndtr(g - self.shift), math.exp(self.epsilon) * ndtr(g + self.shift)
+        return np.maximum(t * ndtr(g) - first + second, 0.0)
 
     def survival(self, t: FloatArray) -> FloatArray:
         return np.asarray(ndtr(-self._deviate(t)))
@@ -226,26 +239,27 @@ class Antipodal:
     def cdf(self, t: FloatArray) -> FloatArray:
         return np.asarray(ndtr(self._deviate(t)))
 
-    def reach(self, tolerance: float) -> tuple[float, float]:
-        high = math.exp(self.shift**2 / 2 + _quantile(tolerance) * self.shift)
+    def likely_range(self, tolerance: float) -> tuple[float, float]:
+        high = math.exp(self.shift**2 / 2 + _normal_quantile(tolerance) * self.shift)
         return -math.exp(self.epsilon) * high, high
 
 
+# The nodes and weights of the trapezoid rule for expectations over a standard normal variable.
 _NODES: FloatArray = np.linspace(-38.0, 38.0, 381)
 _WEIGHTS: FloatArray = np.exp(-(_NODES**2) / 2) / math.sqrt(2 * math.pi) * (_NODES[1] - _NODES[0])
 
 
 @dataclass(frozen=True, slots=True)
-class Displaced:
-    """The bound for a client that may displace another client.
+class DisplacedGaussian:
+    """The bound on the replace-one ratio if the client may displace another client.
 
-    z = w (l - e^eps l') + (1 - w)(1 - e^eps), where (log l, log l') is normal with variances 4s²
-    and covariance -s².
+    It is z = w (l - e^eps l') + (1 - w)(1 - e^eps), where w = ``weight`` is the probability that
+    the client is chosen, and (log l, log l') is normal with variances 4s² and covariance -s².
 
     Theorem:     docs/theory/gaussian.md, "Replace-one". An upper bound that no data attain.
     Neighbours:  replace-one, at privacy loss ``epsilon``.
-    Rounding:    to nearest. The trapezoid rule with steps of a fifth of a deviation has no visible
-                 error.
+    Rounding:    to nearest. The trapezoid rule with steps of 0.2 standard deviations has no
+                 visible error.
     """
 
     shift: float
@@ -258,30 +272,38 @@ class Displaced:
         return -math.expm1(self.epsilon)
 
     @property
-    def typical(self) -> FloatArray:
-        up, down = Shifted(2 * self.shift).typical, Shifted(2 * self.shift).typical[::-1]
+    def quantiles(self) -> FloatArray:
+        up, down = (
+            ShiftedGaussian(2 * self.shift).quantiles,
+            ShiftedGaussian(2 * self.shift).quantiles[::-1],
+        )
         blended: FloatArray = self.weight * (up - math.exp(self.epsilon) * down)
         return blended + (1 - self.weight) * self.mean
 
-    def _given_sum(self, t: FloatArray) -> tuple[FloatArray, FloatArray, Antipodal]:
+    def _given_sum(self, t: FloatArray) -> tuple[FloatArray, FloatArray, AntipodalGaussian]:
         """Return quadrature weights, thresholds and an antipodal ratio, given log l + log l'.
 
-        log l - log l' is independent of log l + log l' and has variance 10s². So, given the sum,
-        l - e^eps l' is a factor times an antipodal ratio, and t is divided by that factor. The call
-        of the antipodal ratio is analytic, so the trapezoid rule over the sum converges quickly.
+        log l - log l' is independent of log l + log l' and has variance 10s². So, given
+        log l + log l', l - e^eps l' is a factor times an antipodal ratio, and the threshold is t,
+        less (1 - w)(1 - e^eps), divided by w and this factor. The call of the antipodal ratio is
+        analytic, so the trapezoid rule over log l + log l' converges quickly.
         """
         factor = np.exp(math.sqrt(1.5) * self.shift * _NODES - 0.75 * self.shift**2)
-        strike = (t[:, None] - (1.0 - self.weight) * self.mean) / self.weight / factor
-        return factor * _WEIGHTS, strike, Antipodal(math.sqrt(2.5) * self.shift, self.epsilon)
+        thresholds = (t[:, None] - (1.0 - self.weight) * self.mean) / self.weight / factor
+        return (
+            factor * _WEIGHTS,
+            thresholds,
+            AntipodalGaussian(math.sqrt(2.5) * self.shift, self.epsilon),
+        )
 
     def call(self, t: FloatArray) -> FloatArray:
-        weights, strike, rest = self._given_sum(t)
-        return np.asarray(self.weight * rest.call(strike) @ weights)
+        weights, thresholds, antipodal = self._given_sum(t)
+        return np.asarray(self.weight * antipodal.call(thresholds) @ weights)
 
     def put(self, t: FloatArray) -> FloatArray:
-        weights, strike, rest = self._given_sum(t)
-        return np.asarray(self.weight * rest.put(strike) @ weights)
+        weights, thresholds, antipodal = self._given_sum(t)
+        return np.asarray(self.weight * antipodal.put(thresholds) @ weights)
 
-    def reach(self, tolerance: float) -> tuple[float, float]:
-        high = math.exp(2 * self.shift**2 + 2 * _quantile(tolerance) * self.shift)
+    def likely_range(self, tolerance: float) -> tuple[float, float]:
+        high = math.exp(2 * self.shift**2 + 2 * _normal_quantile(tolerance) * self.shift)
         return -math.exp(self.epsilon) * high - math.expm1(self.epsilon), high

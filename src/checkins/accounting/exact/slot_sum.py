@@ -1,11 +1,14 @@
-"""The exact accountant for campaigns whose slots have independent, equal slot ratios.
+"""The exact accountant for campaigns whose slot ratios are independent and identically distributed.
 
-Notation: m is the number of slots and p0 the participation. Then
+A slot ratio is the likelihood ratio of one slot's output with and without one client. Notation: m
+is the number of slots and p0 the participation. Then
 
     delta(eps) = (p0/m) E(S - T)_+ ,
 
 where S is the sum of m independent slot ratios and T is a threshold that depends on eps. The
-distribution of S is computed by doubling. Only the slot ratio differs between the randomizers.
+distribution of S is computed on a grid, by doubling: sums of 1, 2, 4, ... slots. Only the slot
+ratio differs between the randomizers. It is given by its expectations ``ratio.call(t)`` =
+E(ratio - t)_+ and ``ratio.put(t)`` = E(t - ratio)_+.
 
 Theorem:     docs/theory/one-likelihood-ratio.md.
 Rounding:    distributions are rounded up or down in convex order (docs/theory/rounding.md). The
@@ -28,9 +31,9 @@ from checkins.accounting.exact.dominating_pair import (
 )
 from checkins.accounting.exact.grid_distribution import (
     CELLS,
+    MIN_TOLERANCE,
     REPLACE_ONE_CELLS,
-    SMALLEST,
-    TAIL,
+    TAIL_SHARE,
     GridDistribution,
     Rounding,
     Side,
@@ -41,16 +44,18 @@ from checkins.accounting.exact.grid_distribution import (
 from checkins.accounting.exact.slot_ratio import AttainedRatio, FloatArray, SlotRatio
 from checkins.accounting.solve import DeltaBounds, Divergence, Interval, crossing
 
-_COARSE_CELLS, _MOST_COARSE_CELLS = 160, 300
-"""Cells of the coarse grid, and the largest number of cells for which no coarser grid is used."""
-_MOST_LOSS = 200.0  # above e^200, the values of a ratio would not fit a double
+_COARSE_CELLS, _MAX_DIRECT_CELLS = 160, 300
+"""Cells of the coarse grid, on which a search starts, and the largest number of cells for which a
+search uses the full grid from the start."""
+_MAX_EPSILON = 200.0  # above it, the values of a replace-one ratio may not fit a double
 
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """How a search for epsilon continues after a search on a coarse grid.
+    """Settings of a search for epsilon, which starts at an estimate from a coarse grid.
 
-    ``stride`` is its first relative step, and ``precision`` the relative precision of the result.
+    ``stride`` is the first step relative to the estimate. ``precision`` is the relative precision
+    of the result.
     """
 
     stride: float
@@ -58,6 +63,7 @@ class Search:
 
 
 THOROUGH, QUICK = Search(0.1, 1e-4), Search(0.015, 3e-4)
+"""The precise search, and a faster one, which relies on a good estimate from the coarse grid."""
 
 
 class SlotSumCampaign(Protocol):
@@ -68,28 +74,35 @@ class SlotSumCampaign(Protocol):
     @property
     def participation(self) -> float: ...
     @property
-    def most_loss(self) -> float:
-        """The largest privacy loss of a report, at which delta is 0; infinity if there is none."""
+    def max_privacy_loss(self) -> float:
+        """The largest privacy loss of a report, or infinity. At this epsilon, delta is 0."""
         ...
 
-    def add_remove_ratio(self) -> SlotRatio: ...
-    def replace_one_ratio(self, epsilon: float) -> SlotRatio: ...
+    def add_remove_ratio(self) -> SlotRatio:
+        """Return an upper bound on the slot ratio of add/remove, in convex order."""
+        ...
+
+    def replace_one_ratio(self, epsilon: float) -> SlotRatio:
+        """Return an upper bound on the slot ratio of replace-one at ``epsilon``."""
+        ...
 
     def attained_add_remove_ratio(self) -> AttainedRatio | None:
-        """Return a ratio that some client attains, which proves lower bounds.
+        """Return an add/remove ratio that some client and data attain. It proves lower bounds.
 
         Return None if no such ratio is known.
         """
         ...
 
-    def attained_replace_one_ratio(self, epsilon: float) -> AttainedRatio | None: ...
+    def attained_replace_one_ratio(self, epsilon: float) -> AttainedRatio | None:
+        """Return a replace-one ratio that some client and data attain, or None if unknown."""
+        ...
 
-    def guess(self, delta: float) -> float:
-        """Return an estimate of epsilon, with which searches start."""
+    def initial_guess(self, delta: float) -> float:
+        """Return an estimate of epsilon at ``delta``, with which searches start."""
         ...
 
     @property
-    def coarse(self) -> SlotSumCampaign:
+    def coarser(self) -> SlotSumCampaign:
         """The same campaign, with ratios that are computed faster and less tightly."""
         ...
 
@@ -102,7 +115,11 @@ def divergence(
     cells: int | None,
     search: Search | None = None,
 ) -> Divergence:
-    """Return the exact divergence on a grid. ``cells`` None means as many as a certificate."""
+    """Return bounds on the divergence, computed on a grid.
+
+    ``cells`` is the number of grid cells. None means as many as for a certificate. ``search`` is
+    used for replace-one only. None means ``THOROUGH``.
+    """
     if adjacency is Adjacency.ADD_REMOVE:
         return AddRemove(campaign, delta=delta, cells=cells or CELLS)
     return ReplaceOne(
@@ -111,15 +128,15 @@ def divergence(
 
 
 def pair(campaign: SlotSumCampaign, rounding: Rounding) -> DominatingPair:
-    """Return the pair of all releases with and without the client, rounded as asked."""
+    """Return the dominating pair of all releases with and without the client, for ``rounding``."""
     m, p0 = campaign.slots, campaign.participation
     if rounding.side is Side.UP:
-        first = discretise_up(campaign.add_remove_ratio(), rounding)
+        one_slot = discretise_up(campaign.add_remove_ratio(), rounding)
     elif (attained := campaign.attained_add_remove_ratio()) is not None:
-        first = discretise_down(attained, rounding)
+        one_slot = discretise_down(attained, rounding)
     else:
         return NO_LOSS
-    total = sum_of(m, first, mean=1.0, rounding=rounding)
+    total = sum_of(m, one_slot, mean=1.0, rounding=rounding)
     gains = p0 / m * (total.values + (total.origin - m))
     ratios = 1.0 + gains if total.origin else 1.0 - p0 + p0 / m * total.values
     return from_ratios(ratios, gains, total.masses, only_present=p0 / m * total.excess)
@@ -128,10 +145,11 @@ def pair(campaign: SlotSumCampaign, rounding: Rounding) -> DominatingPair:
 def _last_slot_thresholds(
     distribution: GridDistribution, *, centred: float, uncentred: float, slots: int, mean: float
 ) -> FloatArray:
-    """Return, for each sum of the other slots, what the last slot must exceed.
+    """Return, for each sum of the other slots, the value that the last slot's ratio must exceed.
 
-    This is the threshold minus the sum. ``centred`` and ``uncentred`` are the threshold relative to
-    the mean of all slots and to 0. The one that cancels less is used.
+    It is the threshold T minus the sum. The caller gives T in two forms: ``centred`` is T minus the
+    mean of the sum of all slots, and ``uncentred`` is T itself. The form that loses fewer digits is
+    used.
     """
     if distribution.origin == 0.0:
         return uncentred - distribution.values
@@ -139,12 +157,15 @@ def _last_slot_thresholds(
 
 
 def _rounding(campaign: SlotSumCampaign, *, delta: float, cells: int, side: Side) -> Rounding:
-    tolerance = TAIL * delta / campaign.participation
-    return Rounding(side=side, cells=cells, tolerance=min(max(tolerance, SMALLEST), 1e-12))
+    tolerance = TAIL_SHARE * delta / campaign.participation
+    return Rounding(side=side, cells=cells, tolerance=min(max(tolerance, MIN_TOLERANCE), 1e-12))
 
 
 class AddRemove:
     """Divergences in both directions between the releases with the client and without the client.
+
+    ``upper`` and ``lower`` are bounds on delta at an epsilon. The grid is chosen for the given
+    ``delta``.
 
     Theorem:     docs/theory/one-likelihood-ratio.md. Exact if the slot ratio is attained.
     Neighbours:  add/remove.
@@ -158,18 +179,18 @@ class AddRemove:
 
     def __init__(self, campaign: SlotSumCampaign, *, delta: float, cells: int) -> None:
         self.campaign, self.delta, self.cells = campaign, delta, cells
-        self.above_ratio: SlotRatio = campaign.add_remove_ratio()
+        self.upper_ratio: SlotRatio = campaign.add_remove_ratio()
 
     @cached_property
-    def above(self) -> GridDistribution:
-        """The sum of all slots but the last, rounded up. The last slot is integrated exactly."""
+    def upper_sum(self) -> GridDistribution:
+        """The sum of all slot ratios but the last, rounded up. The last is integrated exactly."""
         rounding = _rounding(self.campaign, delta=self.delta, cells=self.cells, side=Side.UP)
-        first = discretise_up(self.above_ratio, rounding)
-        return sum_of(self.campaign.slots - 1, first, mean=1.0, rounding=rounding)
+        one_slot = discretise_up(self.upper_ratio, rounding)
+        return sum_of(self.campaign.slots - 1, one_slot, mean=1.0, rounding=rounding)
 
     @cached_property
-    def below(self) -> tuple[GridDistribution, AttainedRatio] | None:
-        """The sum of all slots but the last, rounded down, and the ratio of the last slot.
+    def lower_sum(self) -> tuple[GridDistribution, AttainedRatio] | None:
+        """The sum of all slot ratios but the last, rounded down, and the ratio of the last slot.
 
         None if no attained ratio is known.
         """
@@ -177,8 +198,8 @@ class AddRemove:
         if ratio is None:
             return None
         rounding = _rounding(self.campaign, delta=self.delta, cells=self.cells, side=Side.DOWN)
-        first = discretise_down(ratio, rounding)
-        return sum_of(self.campaign.slots - 1, first, mean=1.0, rounding=rounding), ratio
+        one_slot = discretise_down(ratio, rounding)
+        return sum_of(self.campaign.slots - 1, one_slot, mean=1.0, rounding=rounding), ratio
 
     def _thresholds(self, distribution: GridDistribution, loss: float) -> FloatArray:
         m, p0 = self.campaign.slots, self.campaign.participation
@@ -188,39 +209,48 @@ class AddRemove:
             distribution, centred=centred, uncentred=uncentred, slots=m, mean=1.0
         )
 
-    def _remove(self, distribution: GridDistribution, ratio: SlotRatio, epsilon: float) -> float:
+    def _remove_delta(
+        self, distribution: GridDistribution, ratio: SlotRatio, epsilon: float
+    ) -> float:
         calls = float(ratio.call(self._thresholds(distribution, epsilon)) @ distribution.masses)
         return self.campaign.participation / self.campaign.slots * (calls + distribution.excess)
 
-    def _add(self, distribution: GridDistribution, ratio: SlotRatio, epsilon: float) -> float:
+    def _add_delta(self, distribution: GridDistribution, ratio: SlotRatio, epsilon: float) -> float:
         puts = float(ratio.put(self._thresholds(distribution, -epsilon)) @ distribution.masses)
         return math.exp(epsilon) * self.campaign.participation / self.campaign.slots * puts
 
     def remove_upper(self, epsilon: float) -> float:
-        return min(1.0, self._remove(self.above, self.above_ratio, epsilon) * (1 + ROUND_OFF))
+        return min(
+            1.0, self._remove_delta(self.upper_sum, self.upper_ratio, epsilon) * (1 + ROUND_OFF)
+        )
 
     def add_upper(self, epsilon: float) -> float:
-        return min(1.0, self._add(self.above, self.above_ratio, epsilon) * (1 + ROUND_OFF))
+        return min(
+            1.0, self._add_delta(self.upper_sum, self.upper_ratio, epsilon) * (1 + ROUND_OFF)
+        )
 
     def upper(self, epsilon: float) -> float:
         return max(self.remove_upper(epsilon), self.add_upper(epsilon))
 
     def lower(self, epsilon: float) -> float:
-        if self.below is None:
+        if self.lower_sum is None:
             return 0.0
-        remove, add = self._remove(*self.below, epsilon), self._add(*self.below, epsilon)
+        remove, add = (
+            self._remove_delta(*self.lower_sum, epsilon),
+            self._add_delta(*self.lower_sum, epsilon),
+        )
         return max(remove, add) * (1 - ROUND_OFF)
 
     def epsilon(self, delta: float, *, precision: float = 1e-9) -> Interval:
-        return _epsilon(self, delta, guess=self.campaign.guess(delta), precision=precision)
+        return _interval(self, delta, guess=self.campaign.initial_guess(delta), precision=precision)
 
     def upper_epsilon(self, delta: float, *, precision: float = 1e-9) -> float:
-        guess = self.campaign.guess(delta)
+        guess = self.campaign.initial_guess(delta)
         return crossing(self.upper, delta, guess=guess, precision=precision).upper
 
 
 class ReplaceOne:
-    """Divergence between two values of one client's data.
+    """Divergence between the releases with two values of one client's data.
 
     The slot ratio depends on epsilon, so every epsilon needs a distribution of its own.
 
@@ -248,57 +278,59 @@ class ReplaceOne:
         return p0 / m * (float(ratio.call(thresholds) @ distribution.masses) + distribution.excess)
 
     def upper(self, epsilon: float) -> float:
-        if epsilon >= self.campaign.most_loss:
+        if epsilon >= self.campaign.max_privacy_loss:
             return 0.0
-        if epsilon > _MOST_LOSS:
-            return self.upper(_MOST_LOSS)
+        if epsilon > _MAX_EPSILON:
+            return self.upper(_MAX_EPSILON)
         ratio = self.campaign.replace_one_ratio(epsilon)
         rounding = _rounding(self.campaign, delta=self.delta, cells=self.cells, side=Side.UP)
-        first = discretise_up(ratio, rounding)
-        distribution = sum_of(self.campaign.slots - 1, first, mean=ratio.mean, rounding=rounding)
+        one_slot = discretise_up(ratio, rounding)
+        distribution = sum_of(self.campaign.slots - 1, one_slot, mean=ratio.mean, rounding=rounding)
         return min(1.0, self._delta(distribution, ratio, epsilon) * (1 + ROUND_OFF))
 
     def lower(self, epsilon: float) -> float:
-        if epsilon > _MOST_LOSS:
+        if epsilon > _MAX_EPSILON:
             return 0.0
         ratio = self.campaign.attained_replace_one_ratio(epsilon)
         if ratio is None:
             return 0.0
         rounding = _rounding(self.campaign, delta=self.delta, cells=self.cells, side=Side.DOWN)
-        first = discretise_down(ratio, rounding)
-        distribution = sum_of(self.campaign.slots - 1, first, mean=ratio.mean, rounding=rounding)
+        one_slot = discretise_down(ratio, rounding)
+        distribution = sum_of(self.campaign.slots - 1, one_slot, mean=ratio.mean, rounding=rounding)
         return self._delta(distribution, ratio, epsilon) * (1 - ROUND_OFF)
 
     def epsilon(self, delta: float) -> Interval:
         upper = self.upper_epsilon(delta)
-        nearby = 0.99 * upper if 0 < upper < math.inf else self.campaign.guess(delta)
+        lower_guess = 0.99 * upper if 0 < upper < math.inf else self.campaign.initial_guess(delta)
         precision = self.search.precision
-        lower = crossing(self.lower, delta, guess=nearby, precision=precision).lower
+        lower = crossing(self.lower, delta, guess=lower_guess, precision=precision).lower
         return Interval(min(lower, upper), upper)
 
     def upper_epsilon(self, delta: float) -> float:
-        rough = self._rough_epsilon(delta) if self.cells > _MOST_COARSE_CELLS else None
-        is_known = rough is not None and 0.0 < rough < math.inf
-        is_quick = is_known and self.search is QUICK
+        estimate = self._rough_epsilon(delta) if self.cells > _MAX_DIRECT_CELLS else None
+        has_estimate = estimate is not None and 0.0 < estimate < math.inf
+        is_quick = has_estimate and self.search is QUICK
         return crossing(
             self.upper,
             delta,
-            guess=rough if rough is not None and is_known else self.campaign.guess(delta),
+            guess=estimate
+            if estimate is not None and has_estimate
+            else self.campaign.initial_guess(delta),
             precision=self.search.precision,
-            stride=self.search.stride if is_known else THOROUGH.stride,
+            stride=self.search.stride if has_estimate else THOROUGH.stride,
             surely_above_at_zero=is_quick,
         ).upper
 
     def _rough_epsilon(self, delta: float) -> float:
-        """Return an upper bound on epsilon from a coarse grid."""
-        coarse = ReplaceOne(self.campaign.coarse, delta=delta, cells=_COARSE_CELLS)
-        guess = self.campaign.guess(delta)
+        """Return an upper bound on epsilon from a coarse grid, with which the search starts."""
+        coarse_bound = ReplaceOne(self.campaign.coarser, delta=delta, cells=_COARSE_CELLS)
+        guess = self.campaign.initial_guess(delta)
         precision = 3e-3 if self.search is THOROUGH else 1e-2
-        return crossing(coarse.upper, delta, guess=guess, precision=precision).upper
+        return crossing(coarse_bound.upper, delta, guess=guess, precision=precision).upper
 
 
-def _epsilon(divergence: DeltaBounds, delta: float, *, guess: float, precision: float) -> Interval:
+def _interval(divergence: DeltaBounds, delta: float, *, guess: float, precision: float) -> Interval:
     upper = crossing(divergence.upper, delta, guess=guess, precision=precision).upper
-    nearby = 0.99 * upper if 0 < upper < math.inf else guess
-    lower = crossing(divergence.lower, delta, guess=nearby, precision=precision).lower
+    lower_guess = 0.99 * upper if 0 < upper < math.inf else guess
+    lower = crossing(divergence.lower, delta, guess=lower_guess, precision=precision).lower
     return Interval(min(lower, upper), upper)

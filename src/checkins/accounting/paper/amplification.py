@@ -4,9 +4,10 @@ Each theorem says that a protocol with an ε₀-DP randomizer is (ε, δ)-DP wit
 
     ε = x²/2 + x √(2 log(1/δ)),     x = scale · b^power · (b − 1),     b = e^ε₀.
 
-The theorems differ only in ``power`` and ``scale``. For an (ε₀, δ₀)-DP randomizer, Lemma A.3
-replaces each randomizer by a pure 8ε₀-DP randomizer at total variation distance δ₁. So 8ε₀ takes
-the place of ε₀, which gives ε′, and the total is δ′ = δ + randomizers · (e^ε′ + 1) · δ₁.
+The theorems differ only in ``power`` and ``scale``. "The paper" is [BKMTT20], arXiv:2007.06605v2.
+For an (ε₀, δ₀)-DP randomizer, its Lemma A.3 replaces each randomizer by a pure 8ε₀-DP randomizer at
+total variation distance δ₁. The theorem with 8ε₀ instead of ε₀ gives ε′, and the total δ is
+δ′ = δ + randomizers · (e^ε′ + 1) · δ₁, where ``randomizers`` is the number of replaced randomizers.
 """
 
 from __future__ import annotations
@@ -19,14 +20,14 @@ from checkins import validate
 from checkins.accounting.solve import first_true
 from checkins.errors import NotCovered
 
-UP = 1.0 + 2.0**-40
+ROUND_UP = 1.0 + 2.0**-40
 """Factor by which every bound is enlarged, to cover the rounding errors of this package."""
 
 
-def exponential(power: float) -> float:
+def exp_or_infinity(power: float) -> float:
     """Return e^power, or infinity if it overflows.
 
-    >>> exponential(1000.0)
+    >>> exp_or_infinity(1000.0)
     inf
     """
     try:
@@ -35,50 +36,50 @@ def exponential(power: float) -> float:
         return math.inf
 
 
-def log_gap(epsilon: float) -> float:
+def log_expm1(epsilon: float) -> float:
     """Return log(e^ε − 1) without overflow, or minus infinity at ε = 0.
 
-    >>> log_gap(1000.0)
+    >>> log_expm1(1000.0)
     1000.0
     """
     if epsilon == 0.0:
         return -math.inf
-    return math.log(math.expm1(epsilon)) if epsilon < 1.0 else epsilon + log_complement(epsilon)
+    return math.log(math.expm1(epsilon)) if epsilon < 1.0 else epsilon + log_one_minus_exp(epsilon)
 
 
-def log_complement(power: float) -> float:
+def log_one_minus_exp(power: float) -> float:
     """Return log(1 − e^−power) for power > 0, accurate for small and large powers."""
     if power < math.log(2.0):
         return math.log(-math.expm1(-power))
     return math.log1p(-math.exp(-power))
 
 
-SHARES = 32
-"""A total δ is split into two parts in steps of 1/SHARES, and the best split is used."""
+DELTA_SHARES = 32
+"""A total δ is split into two parts, which are multiples of δ/DELTA_SHARES."""
 
 
 def best_split(bound: Callable[[float], float], *, delta: float) -> float:
-    """Return the smallest bound(part) over the SHARES − 1 parts of a total δ.
+    """Return the smallest bound(part), for the DELTA_SHARES − 1 parts δ/DELTA_SHARES, ... of δ.
 
-    A part is skipped if ``bound`` raises ``NotCovered``. If it raises for all parts, the first
-    error is raised.
+    A part is skipped if ``bound`` raises ``NotCovered``. If ``bound`` raises for all parts, the
+    first error is raised.
     """
     validate.open_unit(delta=delta)
-    best, refusal = math.inf, None
-    for share in range(1, SHARES):
+    best, first_error = math.inf, None
+    for share in range(1, DELTA_SHARES):
         try:
-            best = min(best, bound(delta * share / SHARES))
+            best = min(best, bound(delta * share / DELTA_SHARES))
         except NotCovered as error:
-            refusal = refusal or error
-    if refusal is not None and math.isinf(best):
-        raise refusal
+            first_error = first_error or error
+    if first_error is not None and math.isinf(best):
+        raise first_error
     return best
 
 
-MAGNIFICATION = 8.0
-"""The pure randomizer of Lemma A.3 is ``MAGNIFICATION`` · ε₀-DP."""
+PURE_EPSILON_FACTOR = 8.0
+"""The pure randomizer of Lemma A.3 is ``PURE_EPSILON_FACTOR`` · ε₀-DP."""
 
-_LARGEST_DISTANCE = math.nextafter(1.0, 0.0)
+_MAX_DISTANCE = math.nextafter(1.0, 0.0)  # the largest double below 1
 
 
 def rejection_rounds(*, local_epsilon: float, distance: float) -> float:
@@ -87,7 +88,7 @@ def rejection_rounds(*, local_epsilon: float, distance: float) -> float:
     T = ⌈ log(2/δ₁) / log(1/(1 − e^(−5ε₀))) ⌉. It is infinite if the denominator underflows to 0.
 
     Theorem:     proof of [BKMTT20, Lem A.3], arXiv:2007.06605v2.
-    Neighbours:  none; T depends on the randomizer alone.
+    Neighbours:  none; T depends only on the randomizer and δ₁.
     Rounding:    up.
     Differs:     the proof has 1 − e^(5ε₀), a negative number, and a T that need not be an integer.
 
@@ -96,10 +97,10 @@ def rejection_rounds(*, local_epsilon: float, distance: float) -> float:
     """
     validate.positive(local_epsilon=local_epsilon)
     validate.open_unit(distance=distance)
-    rate = -log_complement(5.0 * local_epsilon)
+    rate = -log_one_minus_exp(5.0 * local_epsilon)
     if rate == 0.0:
         return math.inf
-    ratio = (math.log(2.0) - math.log(distance)) / rate * UP
+    ratio = (math.log(2.0) - math.log(distance)) / rate * ROUND_UP
     return float(math.ceil(ratio)) if ratio < 2.0**53 else ratio
 
 
@@ -117,13 +118,13 @@ def largest_local_delta(*, local_epsilon: float, distance: float) -> float:
     >>> f"{largest_local_delta(local_epsilon=0.5, distance=1e-6):.4g}"
     '3.469e-10'
     """
-    needed = rejection_rounds(local_epsilon=local_epsilon, distance=distance)
+    rounds = rejection_rounds(local_epsilon=local_epsilon, distance=distance)
     gap = -math.expm1(-local_epsilon) * math.exp(-local_epsilon)
-    return gap * distance / (4.0 * (2.0 + needed)) / UP
+    return gap * distance / (4.0 * (2.0 + rounds)) / ROUND_UP
 
 
 def smallest_distance(*, local_epsilon: float, local_delta: float) -> float:
-    """Return the smallest δ₁ for which the lemma allows δ₀. It inverts ``largest_local_delta``.
+    """Return the smallest δ₁ for which Lemma A.3 allows δ₀, the inverse of ``largest_local_delta``.
 
     Theorem:     [BKMTT20, Lem A.3], arXiv:2007.06605v2, solved for δ₁.
     Neighbours:  replace-one, of a single record.
@@ -134,21 +135,21 @@ def smallest_distance(*, local_epsilon: float, local_delta: float) -> float:
     """
     validate.positive(local_epsilon=local_epsilon)
     validate.open_unit(local_delta=local_delta)
-    most = largest_local_delta(local_epsilon=local_epsilon, distance=_LARGEST_DISTANCE)
-    if not local_delta <= most:
+    limit = largest_local_delta(local_epsilon=local_epsilon, distance=_MAX_DISTANCE)
+    if not local_delta <= limit:
         raise NotCovered(
             "local_delta",
             local_delta,
-            f"must be at most {most:.3g} for local_epsilon = {local_epsilon} [BKMTT20, Lem A.3]",
+            f"must be at most {limit:.3g} for local_epsilon = {local_epsilon} [BKMTT20, Lem A.3]",
         )
 
-    def admits(log_distance: float) -> bool:
-        distance = min(math.exp(log_distance), _LARGEST_DISTANCE)
+    def allows_local_delta(log_distance: float) -> bool:
+        distance = min(math.exp(log_distance), _MAX_DISTANCE)
         return largest_local_delta(local_epsilon=local_epsilon, distance=distance) >= local_delta
 
-    # δ₁ is always at least 8 δ₀, so ``admits`` is False at log δ₀.
-    found = first_true(admits, false=math.log(local_delta), true=0.0)
-    return min(math.exp(found), _LARGEST_DISTANCE)
+    # δ₁ is always at least 8 δ₀, so ``allows_local_delta`` is False at log δ₀.
+    log_smallest_distance = first_true(allows_local_delta, false=math.log(local_delta), true=0.0)
+    return min(math.exp(log_smallest_distance), _MAX_DISTANCE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,8 +164,8 @@ class ApproximateBound:
 class Amplification:
     """One theorem's ``power`` and ``scale``, and its number of randomizers.
 
-    ``load_delta`` is an upper bound on the probability that the slots' loads exceed those that
-    ``scale`` assumes.
+    ``load_delta`` is an upper bound on the probability that slots have more reports than ``scale``
+    assumes.
 
     >>> theorem = Amplification(power=0.5, scale=1000**-0.5, randomizers=1000)
     >>> round(theorem.epsilon(local_epsilon=1.0, delta=1e-6), 4)
@@ -180,8 +181,8 @@ class Amplification:
         """Return x = scale · e^(power ε₀) · (e^ε₀ − 1), or infinity if it overflows."""
         if self.scale == 0.0 or local_epsilon == 0.0:
             return 0.0
-        log_factor = self.power * local_epsilon + log_gap(local_epsilon)
-        return exponential(math.log(self.scale) + log_factor)
+        log_factor = self.power * local_epsilon + log_expm1(local_epsilon)
+        return exp_or_infinity(math.log(self.scale) + log_factor)
 
     def epsilon(self, *, local_epsilon: float, delta: float) -> float:
         """Return ε for a pure ε₀-DP randomizer, rounded up."""
@@ -203,7 +204,7 @@ class Amplification:
             raise NotCovered("local_epsilon", local_epsilon, "the simplified form needs at most 1")
         if not delta <= 0.01:
             raise NotCovered("delta", delta, "the simplified form needs at most 1/100")
-        return 7.0 * self.scale * local_epsilon * math.sqrt(-math.log(delta)) * UP
+        return 7.0 * self.scale * local_epsilon * math.sqrt(-math.log(delta)) * ROUND_UP
 
     def approximate(
         self, *, local_epsilon: float, local_delta: float, delta: float
@@ -214,14 +215,15 @@ class Amplification:
 
         Theorem:     the "furthermore" part of each statement.
         Rounding:    both up; δ₁ is the smallest for which the lemma allows δ₀.
-        Differs:     swapping, bins and averages replace n randomizers; the statements count m.
+        Differs:     for swapping, bins and averages, n randomizers are replaced; the statements
+                     count m.
         """
         validate.open_unit(delta=delta)
         distance = smallest_distance(local_epsilon=local_epsilon, local_delta=local_delta)
-        epsilon = tail_epsilon(spread=self.spread(MAGNIFICATION * local_epsilon), delta=delta)
-        replaced = self.randomizers * distance * (exponential(epsilon) + 1.0)
+        epsilon = tail_epsilon(spread=self.spread(PURE_EPSILON_FACTOR * local_epsilon), delta=delta)
+        replaced = self.randomizers * distance * (exp_or_infinity(epsilon) + 1.0)
         return ApproximateBound(
-            epsilon=epsilon, delta=min(1.0, (delta + replaced) * UP + self.load_delta)
+            epsilon=epsilon, delta=min(1.0, (delta + replaced) * ROUND_UP + self.load_delta)
         )
 
     def total_epsilon(self, *, local_epsilon: float, local_delta: float, delta: float) -> float:
@@ -233,74 +235,76 @@ class Amplification:
             return self.epsilon(local_epsilon=local_epsilon, delta=delta)
         validate.open_unit(delta=delta)
         distance = smallest_distance(local_epsilon=local_epsilon, local_delta=local_delta)
-        spread = self.spread(MAGNIFICATION * local_epsilon)
+        spread = self.spread(PURE_EPSILON_FACTOR * local_epsilon)
         log_replaced = math.log(self.randomizers) + math.log(distance)
-        epsilon = smallest_within(spread=spread, log_replaced=log_replaced, total=delta)
+        epsilon = smallest_epsilon(spread=spread, log_replaced=log_replaced, total=delta)
         if epsilon is None:
-            raise self._refusal(local_epsilon, local_delta, delta, spread)
+            raise self._local_delta_error(local_epsilon, local_delta, delta, spread)
         return epsilon
 
-    def _refusal(
+    def _local_delta_error(
         self, local_epsilon: float, local_delta: float, delta: float, spread: float
     ) -> NotCovered:
-        def too_far(log_distance: float) -> bool:
+        def is_too_far(log_distance: float) -> bool:
             log_replaced = math.log(self.randomizers) + log_distance
-            return smallest_within(spread=spread, log_replaced=log_replaced, total=delta) is None
+            return smallest_epsilon(spread=spread, log_replaced=log_replaced, total=delta) is None
 
         advice = f"no local_delta is small enough for local_epsilon = {local_epsilon}"
-        if not too_far(-700.0):
-            distance = math.exp(first_true(too_far, false=-700.0, true=0.0)) / UP
-            most = largest_local_delta(local_epsilon=local_epsilon, distance=distance)
-            if most > 0.0:
-                advice = f"must be at most {most:.3g} for local_epsilon = {local_epsilon}"
+        if not is_too_far(-700.0):
+            distance = math.exp(first_true(is_too_far, false=-700.0, true=0.0)) / ROUND_UP
+            limit = largest_local_delta(local_epsilon=local_epsilon, distance=distance)
+            if limit > 0.0:
+                advice = f"must be at most {limit:.3g} for local_epsilon = {local_epsilon}"
         return NotCovered("local_delta", local_delta, f"{advice} and a total delta of {delta}")
 
 
 def tail_epsilon(*, spread: float, delta: float) -> float:
     """Return x²/2 + x √(2 log(1/δ)), rounded up, or infinity if it overflows."""
-    return (spread * spread / 2.0 + spread * math.sqrt(2.0 * -math.log(delta))) * UP
+    return (spread * spread / 2.0 + spread * math.sqrt(2.0 * -math.log(delta))) * ROUND_UP
 
 
-def smallest_within(*, spread: float, log_replaced: float, total: float) -> float | None:
+def smallest_epsilon(*, spread: float, log_replaced: float, total: float) -> float | None:
     """Return the smallest ε′ with δ + replaced · (e^ε′ + 1) ≤ total, or None if there is none.
+
+    ``log_replaced`` is log(replaced), where replaced = randomizers · δ₁.
 
     x is ``spread``, and ε′ = x²/2 + x u for u = √(2 log(1/δ)), so δ = e^(−u²/2). The left side,
 
         e^(−u²/2) + replaced · (e^(x²/2 + x u) + 1),
 
-    exceeds 1 at u = 0 and has at most one local minimum. So the first u that fits is found by
-    bisection between 0 and that minimum.
+    exceeds 1 at u = 0 and has at most one local minimum. So the smallest u at which the left side
+    is at most ``total`` is found by bisection between 0 and that minimum.
     """
-    x, half = spread, spread * spread / 2.0
+    x, half_square = spread, spread * spread / 2.0
     if x == 0.0:
-        return 0.0 if 2.0 * math.exp(log_replaced) * UP < total else None
-    if math.isinf(half):
+        return 0.0 if 2.0 * math.exp(log_replaced) * ROUND_UP < total else None
+    if math.isinf(half_square):
         return None
 
     def fits(u: float) -> bool:
-        replaced = exponential(log_replaced + half + x * u) + math.exp(log_replaced)
-        return (math.exp(-u * u / 2.0) + replaced) * UP <= total
+        replaced = exp_or_infinity(log_replaced + half_square + x * u) + math.exp(log_replaced)
+        return (math.exp(-u * u / 2.0) + replaced) * ROUND_UP <= total
 
-    def rises(u: float) -> bool:  # True if the left side does not decrease at u >= ``steepest``
-        return math.log(u) - u * u / 2.0 - x * u <= log_replaced + half + math.log(x)
+    def is_rising(u: float) -> bool:  # whether the left side does not fall at u >= ``steepest``
+        return math.log(u) - u * u / 2.0 - x * u <= log_replaced + half_square + math.log(x)
 
     steepest = 2.0 / (math.sqrt(x * x + 4.0) + x)
-    beyond = steepest
-    while not rises(beyond):
-        beyond *= 2.0
-    bottom = first_true(rises, false=steepest, true=beyond) if beyond > steepest else steepest
-    if not fits(bottom):
+    end = steepest
+    while not is_rising(end):
+        end *= 2.0
+    minimum = first_true(is_rising, false=steepest, true=end) if end > steepest else steepest
+    if not fits(minimum):
         return None
-    return (half + x * first_true(fits, false=0.0, true=bottom)) * UP
+    return (half_square + x * first_true(fits, false=0.0, true=minimum)) * ROUND_UP
 
 
 def known_slot_epsilon(
     *, local_epsilon: float, local_delta: float, delta: float, participation: float = 1.0
 ) -> float:
-    """Return the ε that holds if the client's slot is known, or infinity if none holds at this δ.
+    """Return the ε against an adversary who knows the client's slot, or infinity if there is none.
 
-    It is log(1 + p₀(e^ε₀ − 1)) for a pure randomizer (δ₀ = 0). For an (ε₀, δ₀)-DP randomizer, it is
-    ε₀ if δ ≥ δ₀.
+    For a pure randomizer (δ₀ = 0), ε is log(1 + p₀(e^ε₀ − 1)). For an (ε₀, δ₀)-DP randomizer, ε is
+    ε₀ if δ ≥ δ₀, and infinity otherwise.
 
     Theorem:     [BBG18, Thm 2], arXiv:1807.01647v2: overlapping mixtures, weight p₀.
     Neighbours:  replace-one.
@@ -316,7 +320,7 @@ def known_slot_epsilon(
     if local_delta > 0.0:
         return local_epsilon if delta >= local_delta else math.inf
     if local_epsilon < 700.0:
-        mixed = math.log1p(participation * math.expm1(local_epsilon)) * UP
+        mixture_epsilon = math.log1p(participation * math.expm1(local_epsilon)) * ROUND_UP
     else:
-        mixed = math.inf
-    return min(local_epsilon, mixed)
+        mixture_epsilon = math.inf
+    return min(local_epsilon, mixture_epsilon)

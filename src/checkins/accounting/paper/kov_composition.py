@@ -1,7 +1,8 @@
-"""Composition of steps with different ε, without the paper's relaxations.
+"""Composition of steps with different ε, by [KOV17, Thm 3.5], without the paper's relaxations.
 
-The paper's proofs bound step i by εᵢ = log(1 + gap/tᵢ), where tᵢ decreases linearly with i. They
-then replace the sums over i by larger closed forms. This module computes the sums themselves.
+"The paper" is [BKMTT20]. Its proofs bound the ε of step i by εᵢ = log(1 + gap/tᵢ), where tᵢ
+decreases linearly with i. They then replace the sums over i by larger closed forms. This module
+computes the sums themselves.
 """
 
 from __future__ import annotations
@@ -13,13 +14,13 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from checkins import validate
-from checkins.accounting.paper.amplification import UP, tail_epsilon
+from checkins.accounting.paper.amplification import ROUND_UP, tail_epsilon
 from checkins.accounting.paper.statements import Loads, checked_loads
 from checkins.errors import InvalidValue
 
-_MOST_LISTED = 10**7
-_MOST_SUMMED = 2**17
-_LARGEST_EXPONENT = 700.0
+_MAX_LISTED_STEPS = 10**7  # to save memory
+_MAX_SUMMED_STEPS = 2**17  # number of steps that are summed one by one
+_MAX_LOCAL_EPSILON = 700.0  # for a larger ε₀, e^ε₀ may overflow
 
 
 def biased_sampling_ratio(*, local_epsilon: float, sampling: float) -> float:
@@ -34,8 +35,8 @@ def biased_sampling_ratio(*, local_epsilon: float, sampling: float) -> float:
     """
     validate.non_negative(local_epsilon=local_epsilon)
     validate.probability(sampling=sampling)
-    below = sampling + (1.0 - sampling) * math.exp(-local_epsilon)
-    return UP / below if below > 0.0 else math.inf
+    denominator = sampling + (1.0 - sampling) * math.exp(-local_epsilon)
+    return ROUND_UP / denominator if denominator > 0.0 else math.inf
 
 
 def relaxed_composition(*, delta: float, steps: int, a: float, b: float) -> float:
@@ -44,7 +45,7 @@ def relaxed_composition(*, delta: float, steps: int, a: float, b: float) -> floa
         ε = a²/(2k(1 − b)) + √(2a² log(1/δ)/(k(1 − b)))
 
     Theorem:     [BKMTT20, Lem A.2], arXiv:2007.06605v2.
-    Neighbours:  whatever the steps are private for.
+    Neighbours:  those for which the steps are DP.
     Rounding:    up.
 
     >>> round(relaxed_composition(delta=1e-6, steps=1000, a=1.0, b=0.5), 4)
@@ -59,10 +60,12 @@ def relaxed_composition(*, delta: float, steps: int, a: float, b: float) -> floa
 def composition(epsilons: ArrayLike, *, delta: float) -> float:
     """Return ε of an adaptive sequence of pure εᵢ-DP steps, the smallest of three bounds.
 
-        Σεᵢ,   Σ εᵢ tanh(εᵢ/2) + √(2 log(1/δ) Σεᵢ²),   and with log(e + √(Σεᵢ²)/δ) for log(1/δ)
+        Σεᵢ,   Σ εᵢ tanh(εᵢ/2) + √(2 log(1/δ) Σεᵢ²),   the same with log(e + √(Σεᵢ²)/δ)
+
+    in place of log(1/δ).
 
     Theorem:     [KOV17, Thm 3.5], arXiv:1311.0776v4.
-    Neighbours:  whatever the steps are private for.
+    Neighbours:  those for which the steps are DP.
     Rounding:    up.
 
     >>> round(composition([0.01] * 1000, delta=1e-6), 4)
@@ -72,14 +75,14 @@ def composition(epsilons: ArrayLike, *, delta: float) -> float:
     sequence = np.atleast_1d(np.asarray(epsilons, dtype=np.float64))
     if sequence.size == 0 or not bool(np.all((sequence >= 0.0) & (sequence < np.inf))):
         raise InvalidValue("epsilons", epsilons, "must be finite numbers of at least 0")
-    return _Sums.over(sequence).composed(delta)
+    return _EpsilonSums.of(sequence).composed(delta)
 
 
 def homogeneous_composition(*, epsilon: float, steps: int, delta: float) -> float:
     """Return ``composition`` of k steps with the same ε, for any k.
 
     Theorem:     [KOV17, Thm 3.5], arXiv:1311.0776v4.
-    Neighbours:  whatever the steps are private for.
+    Neighbours:  those for which the steps are DP.
     Rounding:    up.
 
     >>> round(homogeneous_composition(epsilon=0.01, steps=1000, delta=1e-6), 4)
@@ -88,11 +91,13 @@ def homogeneous_composition(*, epsilon: float, steps: int, delta: float) -> floa
     validate.non_negative(epsilon=epsilon)
     validate.count(steps=steps)
     validate.open_unit(delta=delta)
-    return _Sums.over(np.array([epsilon]), steps).composed(delta)
+    return _EpsilonSums.of(np.array([epsilon]), steps).composed(delta)
 
 
 def replacement_steps(*, local_epsilon: float, slots: int, largest_weight: float) -> Steps:
-    """Return the steps of random replacement (fixed window: w = p₀; sliding window: w = 1).
+    """Return the steps of random replacement, with w = ``largest_weight``.
+
+    w is p₀ for the fixed window, and 1 for the sliding window.
 
         εᵢ = log(1 + w e^ε₀(e^ε₀ − 1)/(i − 1 + e^ε₀(m − i + 1))),     i = 1..m
 
@@ -108,14 +113,14 @@ def replacement_steps(*, local_epsilon: float, slots: int, largest_weight: float
     """
     validate.count(slots=slots)
     validate.probability(largest_weight=largest_weight)
-    gap = _gap(local_epsilon)
+    gap = _exp_minus_one(local_epsilon)
     return Steps(
         local_epsilon,
         gap=gap * largest_weight if largest_weight > 0.0 else 0.0,
         last=1.0 + (slots - 1) * math.exp(-local_epsilon),
         slope=-math.expm1(-local_epsilon),
         count=slots,
-        counted="slots",
+        count_argument="slots",
     )
 
 
@@ -134,14 +139,14 @@ def swapping_steps(*, local_epsilon: float, clients: int) -> Steps:
     1.2319
     """
     validate.count(clients=clients)
-    away = math.exp(-local_epsilon)
+    inverse = math.exp(-local_epsilon)
     return Steps(
         local_epsilon,
-        gap=_gap(local_epsilon),
-        last=1.0 + (clients - 1) * away * away,
-        slope=-away * math.expm1(-local_epsilon),
+        gap=_exp_minus_one(local_epsilon),
+        last=1.0 + (clients - 1) * inverse * inverse,
+        slope=-inverse * math.expm1(-local_epsilon),
         count=clients,
-        counted="clients",
+        count_argument="clients",
     )
 
 
@@ -164,45 +169,47 @@ def bins_epsilons(*, local_epsilon: float, loads: Loads) -> NDArray[np.float64]:
     sizes = checked_loads(loads)
     before = np.cumsum(sizes) - sizes
     after = sizes.sum() - before - sizes
-    away = math.exp(-local_epsilon)
-    there = sizes / np.maximum(sizes + away * away * before + away * after, np.finfo(float).tiny)
-    if local_epsilon > _LARGEST_EXPONENT:
+    inverse = math.exp(-local_epsilon)
+    probabilities = sizes / np.maximum(
+        sizes + inverse * inverse * before + inverse * after, np.finfo(float).tiny
+    )
+    if local_epsilon > _MAX_LOCAL_EPSILON:
         return (sizes > 0.0) * np.full_like(sizes, local_epsilon)  # pᵢ ≤ 1
-    steps: NDArray[np.float64] = np.log1p(there * math.expm1(local_epsilon))
+    steps: NDArray[np.float64] = np.log1p(probabilities * math.expm1(local_epsilon))
     return steps
 
 
 @dataclass(frozen=True, slots=True)
-class _Sums:
+class _EpsilonSums:
     """The sums Σεᵢ, Σεᵢ tanh(εᵢ/2) and Σεᵢ²."""
 
-    plain: float
-    drift: float
-    square: float
+    total: float
+    mean_loss: float
+    squares: float
 
     @classmethod
-    def over(cls, values: NDArray[np.float64], widths: ArrayLike = 1.0) -> _Sums:
+    def of(cls, values: NDArray[np.float64], weights: ArrayLike = 1.0) -> _EpsilonSums:
         with np.errstate(over="ignore"):  # an infinite sum is a valid bound, not an error
-            weighted = values * np.asarray(widths)
+            weighted = values * np.asarray(weights)
             return cls(
-                plain=float(weighted.sum()),
-                drift=float((weighted * np.tanh(values / 2.0)).sum()),
-                square=float((weighted * values).sum()),
+                total=float(weighted.sum()),
+                mean_loss=float((weighted * np.tanh(values / 2.0)).sum()),
+                squares=float((weighted * values).sum()),
             )
 
     def composed(self, delta: float) -> float:
-        log_plain = -math.log(delta)
-        log_small = math.log(math.e + math.sqrt(self.square) / delta)
-        tail = math.sqrt(2.0 * self.square * min(log_plain, log_small))
-        return min(self.plain, self.drift + tail) * UP
+        log_inverse_delta = -math.log(delta)
+        log_alternative = math.log(math.e + math.sqrt(self.squares) / delta)
+        tail = math.sqrt(2.0 * self.squares * min(log_inverse_delta, log_alternative))
+        return min(self.total, self.mean_loss + tail) * ROUND_UP
 
 
 @dataclass(frozen=True, slots=True)
 class Steps:
     """Steps εᵢ = log(1 + gap/tᵢ) with tᵢ = last + slope · (count − i), for i = 1..count.
 
-    Every step is at most ε₀. ``counted`` is the name of the argument that gave ``count``, for error
-    messages.
+    Every step is at most ε₀. ``count_argument`` is the name of the argument that ``count`` came
+    from, for error messages.
     """
 
     local_epsilon: float
@@ -210,12 +217,12 @@ class Steps:
     last: float
     slope: float
     count: int
-    counted: str
+    count_argument: str
 
     def epsilons(self) -> NDArray[np.float64]:
-        """Return the steps in order."""
-        validate.count(most=_MOST_LISTED, **{self.counted: self.count})
-        return np.minimum(self._listed(), self.local_epsilon)
+        """Return all εᵢ in order."""
+        validate.count(most=_MAX_LISTED_STEPS, **{self.count_argument: self.count})
+        return np.minimum(self._all_epsilons(), self.local_epsilon)
 
     def composed(self, *, delta: float) -> float:
         """Return ε of all steps together, rounded up.
@@ -226,21 +233,25 @@ class Steps:
         validate.open_unit(delta=delta)
         if math.isinf(self.gap):
             return math.inf
-        if self.count <= _MOST_SUMMED:
-            return _Sums.over(self._listed()).composed(delta)
-        ends = self._at(np.arange(_MOST_SUMMED, dtype=np.float64))
-        values, widths = self._above(_MOST_SUMMED)
-        both = np.concatenate((ends, values)), np.concatenate((np.ones_like(ends), widths))
-        return _Sums.over(*both).composed(delta)
+        if self.count <= _MAX_SUMMED_STEPS:
+            return _EpsilonSums.of(self._all_epsilons()).composed(delta)
+        last_epsilons = self._epsilons_at(np.arange(_MAX_SUMMED_STEPS, dtype=np.float64))
+        values, weights = self._trapezoid_rule(_MAX_SUMMED_STEPS)
+        values_and_weights = (
+            np.concatenate((last_epsilons, values)),
+            np.concatenate((np.ones_like(last_epsilons), weights)),
+        )
+        return _EpsilonSums.of(*values_and_weights).composed(delta)
 
-    def _at(self, from_end: NDArray[np.float64]) -> NDArray[np.float64]:
+    def _epsilons_at(self, from_end: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return the εᵢ at these distances ``count − i`` from the last step."""
         return np.log1p(self.gap / (self.last + self.slope * from_end))
 
-    def _listed(self) -> NDArray[np.float64]:
-        return self._at(np.arange(self.count - 1, -1, -1, dtype=np.float64))
+    def _all_epsilons(self) -> NDArray[np.float64]:
+        return self._epsilons_at(np.arange(self.count - 1, -1, -1, dtype=np.float64))
 
-    def _above(self, start: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Return values and weights of the trapezoid rule for steps ``start`` or more from the end.
+    def _trapezoid_rule(self, start: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Return εᵢ and weights of the trapezoid rule, for the steps with count − i ≥ ``start``.
 
         For convex f, the sum over integers is at most the integral of f over unit intervals around
         them, and the integral is at most the trapezoid rule. Here f is a product of positive,
@@ -249,15 +260,15 @@ class Steps:
         """
         lowest = self.last + self.slope * (start - 0.5)
         growth = math.log1p(self.slope * (self.count - start) / lowest)
-        share = np.linspace(0.0, 1.0, _MOST_SUMMED + 1)
+        share = np.linspace(0.0, 1.0, _MAX_SUMMED_STEPS + 1)
         if growth > 1e-6:
             share = np.expm1(share * growth) / math.expm1(growth)
         nodes = share * (self.count - start) + (start - 0.5)
         halves = np.diff(nodes) / 2.0
-        widths = np.concatenate((halves, [0.0])) + np.concatenate(([0.0], halves))
-        return self._at(nodes), widths
+        weights = np.concatenate((halves, [0.0])) + np.concatenate(([0.0], halves))
+        return self._epsilons_at(nodes), weights
 
 
-def _gap(local_epsilon: float) -> float:
+def _exp_minus_one(local_epsilon: float) -> float:
     validate.non_negative(local_epsilon=local_epsilon)
-    return math.inf if local_epsilon > _LARGEST_EXPONENT else math.expm1(local_epsilon)
+    return math.inf if local_epsilon > _MAX_LOCAL_EPSILON else math.expm1(local_epsilon)

@@ -1,4 +1,7 @@
-"""Balls in bins: the number of clients in a slot if each of n clients draws one of m slots."""
+"""Balls in bins: the number of clients (load) of a slot, if each of n clients draws one of m slots.
+
+Each client takes part with probability p₀. An empty slot gets a dummy, a report without data.
+"""
 
 from __future__ import annotations
 
@@ -8,12 +11,12 @@ import numpy as np
 from scipy.special import betainc
 
 from checkins import validate
-from checkins.accounting.paper.amplification import UP
+from checkins.accounting.paper.amplification import ROUND_UP
 from checkins.errors import InvalidValue
 
 _TAIL_SLACK = 1.0 + 1e-6  # more than the error of scipy's incomplete beta function
-_TINY = 1e-300
-_DEVIATIONS = 12.0
+_MIN_TAIL = 1e-300  # a smaller tail probability may have underflowed
+_MAX_DEVIATIONS = 12.0  # loads further from the mean are left out, in standard deviations
 
 
 def empty_probability(*, clients: int, slots: int, participation: float) -> float:
@@ -31,7 +34,7 @@ def empty_probability(*, clients: int, slots: int, participation: float) -> floa
     probability = participation / slots
     if probability >= 1.0:
         return 0.0
-    return min(1.0, math.exp(clients * math.log1p(-probability)) * UP)
+    return min(1.0, math.exp(clients * math.log1p(-probability)) * ROUND_UP)
 
 
 def dummies_fixed(*, clients: int, slots: int, participation: float) -> float:
@@ -59,7 +62,7 @@ def dummies_fixed_bound(*, clients: int, slots: int, participation: float) -> fl
     """
     validate.count(clients=clients, slots=slots)
     validate.probability(participation=participation)
-    return slots * math.exp(-clients * (participation / slots)) * UP
+    return slots * math.exp(-clients * (participation / slots)) * ROUND_UP
 
 
 def dummies_sliding(*, clients: int, window: int) -> float:
@@ -87,7 +90,7 @@ def dummies_sliding_bound(*, clients: int, window: int) -> float:
     >>> round(dummies_sliding_bound(clients=1000, window=100), 2)
     331.46
     """
-    return _sliding_updates(clients=clients, window=window) / math.e * UP
+    return _sliding_updates(clients=clients, window=window) / math.e * ROUND_UP
 
 
 def load_norm(*, clients: int, slots: int, delta: float) -> float:
@@ -105,7 +108,7 @@ def load_norm(*, clients: int, slots: int, delta: float) -> float:
     validate.count(clients=clients, slots=slots)
     validate.open_unit(delta=delta)
     mean = math.sqrt(clients + clients / slots * clients)
-    return (mean + math.sqrt(clients * -math.log(delta))) * UP
+    return (mean + math.sqrt(clients * -math.log(delta))) * ROUND_UP
 
 
 def expected_inverse_load(*, clients: int, slots: int) -> float:
@@ -115,7 +118,7 @@ def expected_inverse_load(*, clients: int, slots: int) -> float:
 
     Theorem:     proof of [BKMTT20, Thm 4.2], arXiv:2007.06605v2. Exact, participation 1.
     Neighbours:  none.
-    Rounding:    up, by a relative 1e-9. Loads more than 12 deviations from the mean, with a
+    Rounding:    up, by a relative 1e-9. Loads over 12 standard deviations from the mean, with a
                  probability below 1e-30, are left out.
     Differs:     the paper uses m/n, which is too small by Jensen's inequality.
 
@@ -124,11 +127,11 @@ def expected_inverse_load(*, clients: int, slots: int) -> float:
     """
     validate.count(clients=clients, slots=slots)
     if slots == 1:
-        return UP / clients
+        return ROUND_UP / clients
     p, q = 1.0 / slots, 1.0 - 1.0 / slots
     mean = clients / slots
-    reach = _DEVIATIONS * math.sqrt(mean * q) + 50.0
-    low, high = max(1, math.floor(mean - reach)), min(clients, math.ceil(mean + reach))
+    half_width = _MAX_DEVIATIONS * math.sqrt(mean * q) + 50.0
+    low, high = max(1, math.floor(mean - half_width)), min(clients, math.ceil(mean + half_width))
     loads = np.arange(low, high + 1, dtype=np.float64)
     # Logarithms of the ratios of neighbouring weights, so that no large factorial is needed.
     steps = np.log1p((mean + p - loads[1:]) / (loads[1:] * q))
@@ -140,8 +143,8 @@ def expected_inverse_load(*, clients: int, slots: int) -> float:
 def overflow_probability(*, clients: int, slots: int, participation: float, capacity: int) -> float:
     """Return a bound on the probability that some slot gets K or more of the n − 1 other clients.
 
-    The bound is min(1, m · Pr[Binomial(n − 1, p₀/m) ≥ K]). In such a slot, the client can displace
-    another client.
+    The bound is min(1, m · Pr[Binomial(n − 1, p₀/m) ≥ K]), where K is ``capacity``. In a slot with
+    K other clients, the client can displace another client.
 
     Theorem:     union bound over slots; the binomial tail is an incomplete beta function.
     Neighbours:  none; check-ins do not depend on data.
@@ -156,10 +159,11 @@ def overflow_probability(*, clients: int, slots: int, participation: float, capa
     if others < capacity or probability == 0.0:
         return 0.0
     tail = float(betainc(float(capacity), float(others - capacity + 1), probability))
-    return min(1.0, slots * max(tail * _TAIL_SLACK, _TINY))
+    return min(1.0, slots * max(tail * _TAIL_SLACK, _MIN_TAIL))
 
 
 def _sliding_updates(*, clients: int, window: int) -> int:
+    """Return n − m + 1, the number of slots in which the server updates the model."""
     validate.count(clients=clients, window=window)
     if window > clients:
         raise InvalidValue("window", window, f"must be at most clients = {clients}")

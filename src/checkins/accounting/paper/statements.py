@@ -3,9 +3,9 @@
 [BKMTT20] is "Privacy Amplification via Random Check-Ins", arXiv:2007.06605v2. Here n is
 ``clients``, m is ``slots`` (``window`` for the sliding protocol) and p₀ is ``participation``. Most
 theorems are returned as an ``Amplification``, which computes ε for pure and for approximate
-randomizers. A function whose name ends in ``_total`` takes the total δ and splits it itself. The
-bounds may exceed ``amplification.known_slot_epsilon``, which holds without amplification. Theorems
-"at index 1" (replacement, swapping and bins) compare two datasets that differ in the first record.
+randomizers. A function whose name ends in ``_total`` takes the total δ and chooses how to split it.
+The bounds may exceed ``amplification.known_slot_epsilon``, the ε that holds without amplification.
+Theorems "at index 1" (replacement, swapping and bins) compare datasets that differ in record 1.
 
 Corollary 3.3 is about one epoch: the fixed window with p₀ = m/n, run n/m times. If m does not
 divide n, there are ⌊n/m⌋ complete runs, and the bounds for n/m runs cover them.
@@ -23,11 +23,11 @@ from numpy.typing import NDArray
 from checkins import validate
 from checkins.accounting.paper import occupancy
 from checkins.accounting.paper.amplification import (
-    UP,
+    ROUND_UP,
     Amplification,
     best_split,
-    exponential,
-    log_gap,
+    exp_or_infinity,
+    log_expm1,
 )
 from checkins.errors import InvalidValue, NotCovered
 
@@ -40,12 +40,12 @@ def fixed_window(*, slots: int, participation: float) -> Amplification:
 
         ε = p₀²e^ε₀(e^ε₀ − 1)²/(2m) + p₀(e^ε₀ − 1) √(2 e^ε₀ log(1/δ)/m)
 
-    The simplified form is 7 p₀ ε₀ √(log(1/δ)/m).
+    The method ``simplified`` gives 7 p₀ ε₀ √(log(1/δ)/m).
 
     Theorem:     [BKMTT20, Thm 3.2], arXiv:2007.06605v2.
     Neighbours:  replace-one.
     Rounding:    up.
-    Differs:     m is inside the root, as in the statement; in the proof it is outside.
+    Differs:     m is inside the root, as in the theorem; in the proof, m is outside.
 
     >>> theorem = fixed_window(slots=10_000, participation=0.1)
     >>> round(theorem.epsilon(local_epsilon=1.0, delta=1e-6), 4)
@@ -69,8 +69,8 @@ def sliding_window(*, window: int) -> Amplification:
     Theorem:     [BKMTT20, Thm 4.3], arXiv:2007.06605v2. Participation 1.
     Neighbours:  replace-one.
     Rounding:    up.
-    Differs:     the server makes n − m + 1 updates instead of n, and a pure randomizer adds no
-                 m δ₀.
+    Differs:     the server makes n − m + 1 updates instead of n, and for a pure randomizer, m δ₀ is
+                 not added to δ.
 
     >>> round(sliding_window(window=1000).epsilon(local_epsilon=1.0, delta=1e-6), 4)
     0.4749
@@ -80,7 +80,7 @@ def sliding_window(*, window: int) -> Amplification:
 
 
 def averaged(*, load_delta: float, clients: int, slots: int) -> Amplification:
-    """Return the theorem for averages of all reports of a slot. The total is δ + ``load_delta``.
+    """Return the theorem for averages of all reports of a slot. The total δ is δ + ``load_delta``.
 
         x = e^(2ε₀)(e^ε₀ − 1) ε₁,     ε₁ = √(1/n + 1/m) + √(log(1/δ₂)/n),     δ₂ = ``load_delta``
 
@@ -104,7 +104,7 @@ def averaged_total(
 
     Theorem:     [BKMTT20, Thm 4.1], arXiv:2007.06605v2. Participation 1, clients do not collude.
     Neighbours:  replace-one.
-    Rounding:    up; the split is the best of SHARES − 1.
+    Rounding:    up; the split is the best of DELTA_SHARES − 1.
 
     >>> given = dict(delta=1e-6, slots=1000)
     >>> round(averaged_total(local_epsilon=0.5, local_delta=0.0, clients=100_000, **given), 4)
@@ -144,7 +144,7 @@ def replacement(*, slots: int, largest_weight: float) -> Amplification:
 
 
 def swapping(*, clients: int) -> Amplification:
-    """Return the theorem for n adaptive randomizers after a swap of the first with a random record.
+    """Return the theorem for n adaptive randomizers, if record 1 is swapped with a random record.
 
         x = e^(3ε₀/2) (e^ε₀ − 1) / √n
 
@@ -160,7 +160,7 @@ def swapping(*, clients: int) -> Amplification:
 
 
 def bins(*, loads: Loads) -> Amplification:
-    """Return the theorem for averages within bins of given sizes ℓ, after one random swap.
+    """Return the theorem for averages within bins of sizes ℓ, if record 1 is swapped at random.
 
         x = e^(2ε₀) (e^ε₀ − 1) ‖ℓ‖₂ / n,     n = Σ ℓ
 
@@ -203,7 +203,7 @@ def shuffling(*, clients: int) -> Amplification:
 
 
 def shuffling_earlier(*, local_epsilon: float, delta: float, clients: int) -> float:
-    """Return ε of shuffling by an earlier theorem, which the paper improves.
+    """Return ε of shuffling by an earlier theorem, which [BKMTT20] improves.
 
         ε = n ε₁ (e^ε₁ − 1) + ε₁ √(2 n log(1/δ)),     ε₁ = 2 e^(2ε₀)(e^ε₀ − 1)/n
 
@@ -217,16 +217,16 @@ def shuffling_earlier(*, local_epsilon: float, delta: float, clients: int) -> fl
     validate.non_negative(local_epsilon=local_epsilon)
     validate.open_unit(delta=delta)
     validate.count(clients=clients)
-    all_steps = 2.0 * exponential(2.0 * local_epsilon + log_gap(local_epsilon))
+    all_steps = 2.0 * exp_or_infinity(2.0 * local_epsilon + log_expm1(local_epsilon))
     step = all_steps / clients
     if math.isinf(all_steps) or step > 700.0:
         return math.inf
     tail = all_steps * math.sqrt(2.0 * -math.log(delta) / clients)
-    return (all_steps * math.expm1(step) + tail) * UP
+    return (all_steps * math.expm1(step) + tail) * ROUND_UP
 
 
 def one_run(*, local_epsilon: float, beta: float, clients: int, slots: int) -> float:
-    """Return ε₁ of one run, which is the fixed window at p₀ = m/n and δ = β.
+    """Return ε₁ of one run: the ε of the fixed window at p₀ = m/n and δ = β.
 
     Theorem:     proof of [BKMTT20, Cor 3.3], arXiv:2007.06605v2, first line.
     Neighbours:  replace-one.
@@ -256,7 +256,7 @@ def one_run_bound(*, local_epsilon: float, beta: float, clients: int, slots: int
     validate.non_negative(local_epsilon=local_epsilon)
     validate.open_unit(beta=beta)
     root = math.sqrt(2.0 * slots * -math.log(beta))
-    return 2.0 * exponential(_log_growth(local_epsilon)) * root / clients * UP
+    return 2.0 * exp_or_infinity(_log_growth(local_epsilon)) * root / clients * ROUND_UP
 
 
 def total_delta(*, delta: float, beta: float, clients: int, slots: int) -> float:
@@ -265,14 +265,14 @@ def total_delta(*, delta: float, beta: float, clients: int, slots: int) -> float
     Theorem:     proof of [BKMTT20, Cor 3.3], arXiv:2007.06605v2.
     Neighbours:  replace-one.
     Rounding:    up.
-    Differs:     the corollary names only δ.
+    Differs:     the corollary states δ alone.
 
     >>> total_delta(delta=1e-6, beta=1e-9, clients=10_000, slots=100)
     1.10000...e-06
     """
     _check_epoch(clients=clients, slots=slots)
     validate.open_unit(delta=delta, beta=beta)
-    return (delta + clients / slots * beta) * UP
+    return (delta + clients / slots * beta) * ROUND_UP
 
 
 def repeated(*, local_epsilon: float, delta: float, beta: float, clients: int, slots: int) -> float:
@@ -283,19 +283,19 @@ def repeated(*, local_epsilon: float, delta: float, beta: float, clients: int, s
     Theorem:     proof of [BKMTT20, Cor 3.3], arXiv:2007.06605v2; [DR14, Thm 3.20].
     Neighbours:  replace-one.
     Rounding:    up.
-    Differs:     only n ≥ m is required; the closed form alone needs the other preconditions.
+    Differs:     only n ≥ m is required; only ``repeated_explicit`` needs the other preconditions.
 
     >>> given = dict(local_epsilon=1.0, clients=10_000, slots=100)
     >>> round(repeated(delta=5e-7, beta=5e-9, **given), 4)
     0.9747
     """
     validate.open_unit(delta=delta)
-    single = one_run(local_epsilon=local_epsilon, beta=beta, clients=clients, slots=slots)
-    if single > 700.0:
+    run_epsilon = one_run(local_epsilon=local_epsilon, beta=beta, clients=clients, slots=slots)
+    if run_epsilon > 700.0:
         return math.inf
     runs = clients / slots
-    tail = single * math.sqrt(2.0 * runs * -math.log(delta))
-    return (tail + runs * single * math.expm1(single)) * UP
+    tail = run_epsilon * math.sqrt(2.0 * runs * -math.log(delta))
+    return (tail + runs * run_epsilon * math.expm1(run_epsilon)) * ROUND_UP
 
 
 def repeated_explicit(
@@ -317,10 +317,10 @@ def repeated_explicit(
     """
     validate.open_unit(delta=delta)
     _check_corollary(local_epsilon=local_epsilon, beta=beta, clients=clients, slots=slots)
-    growth = exponential(_log_growth(local_epsilon)) / math.sqrt(clients)
+    growth = exp_or_infinity(_log_growth(local_epsilon)) / math.sqrt(clients)
     log_beta = -math.log(beta)
     tail = 4.0 * growth * math.sqrt(log_beta * -math.log(delta))
-    return (tail + 12.0 * growth * growth * log_beta) * UP
+    return (tail + 12.0 * growth * growth * log_beta) * ROUND_UP
 
 
 def repeated_total(
@@ -337,7 +337,7 @@ def repeated_total(
 
     Theorem:     proof of [BKMTT20, Cor 3.3], arXiv:2007.06605v2; [DR14, Thm 3.20].
     Neighbours:  replace-one.
-    Rounding:    up; the split is the best of SHARES − 1 that satisfy the preconditions.
+    Rounding:    up; the split is the best of DELTA_SHARES − 1 that satisfy the preconditions.
 
     >>> given = dict(local_epsilon=1.0, delta=1e-6, clients=10_000, slots=100)
     >>> round(repeated_total(**given), 4), round(repeated_total(form=repeated_explicit, **given), 4)
@@ -351,7 +351,8 @@ def repeated_total(
 
 
 def _log_growth(local_epsilon: float) -> float:
-    return log_gap(local_epsilon) + local_epsilon / 2.0
+    """Return log((e^ε₀ − 1) e^(ε₀/2))."""
+    return log_expm1(local_epsilon) + local_epsilon / 2.0
 
 
 def _check_epoch(*, clients: int, slots: int) -> None:
@@ -366,27 +367,27 @@ def _check_corollary(*, local_epsilon: float, beta: float, clients: int, slots: 
     _check_epoch(clients=clients, slots=slots)
     validate.non_negative(local_epsilon=local_epsilon)
     validate.open_unit(beta=beta)
-    most = 2.0 / 3.0 * math.log(clients / (8.0 * math.sqrt(slots)))
-    if not local_epsilon <= most:
+    limit = 2.0 / 3.0 * math.log(clients / (8.0 * math.sqrt(slots)))
+    if not local_epsilon <= limit:
         raise NotCovered(
             "local_epsilon",
             local_epsilon,
-            f"must be at most (2/3) log(n/(8√m)) = {most:.4g} for n = {clients}, m = {slots}",
+            f"must be at most (2/3) log(n/(8√m)) = {limit:.4g} for n = {clients}, m = {slots}",
         )
-    needed = exponential(2.0 * _log_growth(local_epsilon)) * math.sqrt(slots) * -math.log(beta)
-    if not clients >= needed:
+    least = exp_or_infinity(2.0 * _log_growth(local_epsilon)) * math.sqrt(slots) * -math.log(beta)
+    if not clients >= least:
         raise NotCovered(
             "clients",
             clients,
-            f"must be at least (e^ε₀ − 1)²e^ε₀ √m log(1/β) = {needed:.4g} for beta = {beta:.3g}",
+            f"must be at least (e^ε₀ − 1)²e^ε₀ √m log(1/β) = {least:.4g} for beta = {beta:.3g}",
         )
     exact = one_run(local_epsilon=local_epsilon, beta=beta, clients=clients, slots=slots)
-    bound = one_run_bound(local_epsilon=local_epsilon, beta=beta, clients=clients, slots=slots)
-    if not bound <= 0.5:
+    closed = one_run_bound(local_epsilon=local_epsilon, beta=beta, clients=clients, slots=slots)
+    if not closed <= 0.5:
         raise NotCovered(
             "local_epsilon",
             local_epsilon,
-            f"one run's epsilon_1 = {bound:.3f} must be at most 1/2 (n = {clients}, m = {slots})",
+            f"one run's epsilon_1 = {closed:.3f} must be at most 1/2 (n = {clients}, m = {slots})",
         )
-    if not exact <= bound:
+    if not exact <= closed:
         raise NotCovered("beta", beta, "is too close to 1 for the closed form of epsilon_1")

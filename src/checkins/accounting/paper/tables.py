@@ -1,4 +1,7 @@
-"""The paper's Table 1 and Figure 2, and all its statements at one setting, as plain data."""
+"""The paper's Table 1 and Figure 2, and all its statements at one setting, as plain data.
+
+The paper is [BKMTT20], "Privacy Amplification via Random Check-Ins", arXiv:2007.06605v2.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +29,7 @@ FIGURE_CLIENTS = (10**3, 10**4, 10**5, 10**6)
 
 @dataclass(frozen=True, slots=True)
 class TableRow:
-    """A source of amplification, with the paper's order of growth and a value of ε."""
+    """A source of amplification, the order of growth that the paper states, and a value of ε."""
 
     source: str
     order: str
@@ -39,7 +42,7 @@ def table1(*, clients: int, slots: int, local_epsilon: float, delta: float) -> t
 
     Theorem:     [BKMTT20, Table 1], arXiv:2007.06605v2. Check-ins: n/m runs of m slots.
     Neighbours:  replace-one.
-    Rounding:    up. A bound above ε₀ is listed too, although ε₀ holds without it.
+    Rounding:    up. Bounds above ε₀ are listed too, although ε₀ always holds.
 
     >>> [round(row.epsilon, 3) for row in
     ...  table1(clients=100_000, slots=1000, local_epsilon=2.0, delta=1e-6)]
@@ -101,7 +104,7 @@ def subsampling(*, clients: int, local_epsilon: float, delta: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """ε after shuffling ``clients`` reports as a function of ε₀, by both theorems."""
+    """ε after shuffling ``clients`` reports as a function of ε₀, by the paper and by [EFMRTT19]."""
 
     clients: int
     local_epsilons: NDArray[np.float64]
@@ -115,7 +118,7 @@ def figure2(
     clients: Sequence[int] = FIGURE_CLIENTS,
     delta: float = FIGURE_DELTA,
 ) -> tuple[Curve, ...]:
-    """Return the curves of Figure 2. Above the line ε = ε₀, a bound is useless.
+    """Return the curves of Figure 2: ε of shuffling. A bound above ε₀ is useless.
 
     Theorem:     [BKMTT20, Figure 2, Thm 5.1], arXiv:2007.06605v2; [EFMRTT19, Thm 7].
     Neighbours:  replace-one.
@@ -129,15 +132,15 @@ def figure2(
     if grid.ndim != 1 or grid.size == 0:
         raise InvalidValue("local_epsilons", local_epsilons, "must be a non-empty sequence")
 
-    def along(bound: Callable[..., float]) -> NDArray[np.float64]:
+    def evaluate(bound: Callable[..., float]) -> NDArray[np.float64]:
         return np.array([bound(local_epsilon=float(e), delta=delta) for e in grid])
 
     return tuple(
         Curve(
             clients=count,
             local_epsilons=grid,
-            this_paper=along(statements.shuffling(clients=count).epsilon),
-            earlier=along(partial(statements.shuffling_earlier, clients=count)),
+            this_paper=evaluate(statements.shuffling(clients=count).epsilon),
+            earlier=evaluate(partial(statements.shuffling_earlier, clients=count)),
         )
         for count in clients
     )
@@ -200,7 +203,7 @@ def theorem_sheet(setting: Setting) -> tuple[SheetRow, ...]:
     return tuple(_row(setting, *entry) for entry in _STATEMENTS)
 
 
-_DERIVED: dict[str, Callable[[Setting], float]] = {
+_DERIVED_ARGUMENTS: dict[str, Callable[[Setting], float]] = {
     "window": lambda s: s.slots,
     "largest_weight": lambda s: s.participation,
     "load_delta": lambda s: s.delta / 2.0,
@@ -213,24 +216,24 @@ _DERIVED: dict[str, Callable[[Setting], float]] = {
     "rate": lambda s: s.diameter / math.sqrt(_report_moment(s)),
     "second_moment": lambda s: _report_moment(s),
 }
-"""Values of arguments that are not fields of a setting."""
+"""How each argument that is not a field of a setting is computed from the setting."""
 
-_PURE, _SIMPLIFIED = Amplification.epsilon, Amplification.simplified
-_APPROXIMATE, _TOTAL = Amplification.approximate, Amplification.total_epsilon
+_PURE_EPSILON, _SIMPLIFIED_EPSILON = Amplification.epsilon, Amplification.simplified
+_APPROXIMATE_BOUND, _TOTAL_EPSILON = Amplification.approximate, Amplification.total_epsilon
 _PURE_AVERAGED_TOTAL = partial(statements.averaged_total, local_delta=0.0)
 _EXPLICIT_TOTAL = partial(statements.repeated_total, form=statements.repeated_explicit)
-_LISTED, _COMPOSED = kov_composition.Steps.epsilons, kov_composition.Steps.composed
+_STEP_EPSILONS, _COMPOSED_EPSILON = kov_composition.Steps.epsilons, kov_composition.Steps.composed
 _Statement = (
     tuple[str, str, Callable[..., object]]
     | tuple[str, str, Callable[..., object], Callable[..., object]]
 )
-"""An id, the statement, the function, and, if it returns a theorem, the method to call on it."""
+"""An id, the statement, its function, and, if that returns an object, the method to call on it."""
 
 _STATEMENTS: tuple[_Statement, ...] = (
-    ("A1", "Thm 3.2: fixed window", statements.fixed_window, _PURE),
-    ("A1", "Thm 3.2: fixed window, simplified", statements.fixed_window, _SIMPLIFIED),
-    ("A1", "Thm 3.2: fixed window, approximate", statements.fixed_window, _APPROXIMATE),
-    ("A1", "Thm 3.2: the same at total δ", statements.fixed_window, _TOTAL),
+    ("A1", "Thm 3.2: fixed window", statements.fixed_window, _PURE_EPSILON),
+    ("A1", "Thm 3.2: fixed window, simplified", statements.fixed_window, _SIMPLIFIED_EPSILON),
+    ("A1", "Thm 3.2: fixed window, approximate", statements.fixed_window, _APPROXIMATE_BOUND),
+    ("A1", "Thm 3.2: the same at total δ", statements.fixed_window, _TOTAL_EPSILON),
     ("A2", "Cor 3.3: ε₁ of one run", statements.one_run),
     ("A2", "Cor 3.3: closed bound on ε₁", statements.one_run_bound),
     ("A2", "Cor 3.3: total δ of all runs", statements.total_delta),
@@ -238,37 +241,37 @@ _STATEMENTS: tuple[_Statement, ...] = (
     ("A2", "Cor 3.3: advanced composition at total δ", statements.repeated_total),
     ("A2", "Cor 3.3: explicit", statements.repeated_explicit),
     ("A2", "Cor 3.3: explicit at total δ", _EXPLICIT_TOTAL),
-    ("A3", "Thm 4.1: averaged", statements.averaged, _PURE),
+    ("A3", "Thm 4.1: averaged", statements.averaged, _PURE_EPSILON),
     ("A3", "Thm 4.1: averaged at total δ", _PURE_AVERAGED_TOTAL),
-    ("A3", "Thm 4.1: averaged, approximate", statements.averaged, _APPROXIMATE),
+    ("A3", "Thm 4.1: averaged, approximate", statements.averaged, _APPROXIMATE_BOUND),
     ("A3", "Thm 4.1: the same at total δ", statements.averaged_total),
-    ("A4", "Thm 4.3: sliding window", statements.sliding_window, _PURE),
-    ("A4", "Thm 4.3: sliding window, simplified", statements.sliding_window, _SIMPLIFIED),
-    ("A4", "Thm 4.3: sliding window, approximate", statements.sliding_window, _APPROXIMATE),
-    ("A4", "Thm 4.3: the same at total δ", statements.sliding_window, _TOTAL),
-    ("A5", "Thm 5.1: shuffling", statements.shuffling, _PURE),
-    ("A5", "Thm 5.1: shuffling, approximate", statements.shuffling, _APPROXIMATE),
-    ("A5", "Thm 5.1: the same at total δ", statements.shuffling, _TOTAL),
+    ("A4", "Thm 4.3: sliding window", statements.sliding_window, _PURE_EPSILON),
+    ("A4", "Thm 4.3: sliding window, simplified", statements.sliding_window, _SIMPLIFIED_EPSILON),
+    ("A4", "Thm 4.3: sliding window, approximate", statements.sliding_window, _APPROXIMATE_BOUND),
+    ("A4", "Thm 4.3: the same at total δ", statements.sliding_window, _TOTAL_EPSILON),
+    ("A5", "Thm 5.1: shuffling", statements.shuffling, _PURE_EPSILON),
+    ("A5", "Thm 5.1: shuffling, approximate", statements.shuffling, _APPROXIMATE_BOUND),
+    ("A5", "Thm 5.1: the same at total δ", statements.shuffling, _TOTAL_EPSILON),
     ("A5", "EFMRTT19 Thm 7: shuffling", statements.shuffling_earlier),
-    ("A6", "Thm A.4: random replacement", statements.replacement, _PURE),
-    ("A6", "Thm A.4: simplified", statements.replacement, _SIMPLIFIED),
-    ("A6", "Thm A.4: approximate", statements.replacement, _APPROXIMATE),
-    ("A6", "Thm A.4: the same at total δ", statements.replacement, _TOTAL),
-    ("A6", "Thm A.7: swapping", statements.swapping, _PURE),
-    ("A6", "Thm A.7: swapping, approximate", statements.swapping, _APPROXIMATE),
-    ("A6", "Thm A.7: the same at total δ", statements.swapping, _TOTAL),
-    ("A6", "Thm A.5: bins of even loads", statements.bins, _PURE),
-    ("A6", "Thm A.5: bins, approximate", statements.bins, _APPROXIMATE),
-    ("A6", "Thm A.5: the same at total δ", statements.bins, _TOTAL),
+    ("A6", "Thm A.4: random replacement", statements.replacement, _PURE_EPSILON),
+    ("A6", "Thm A.4: simplified", statements.replacement, _SIMPLIFIED_EPSILON),
+    ("A6", "Thm A.4: approximate", statements.replacement, _APPROXIMATE_BOUND),
+    ("A6", "Thm A.4: the same at total δ", statements.replacement, _TOTAL_EPSILON),
+    ("A6", "Thm A.7: swapping", statements.swapping, _PURE_EPSILON),
+    ("A6", "Thm A.7: swapping, approximate", statements.swapping, _APPROXIMATE_BOUND),
+    ("A6", "Thm A.7: the same at total δ", statements.swapping, _TOTAL_EPSILON),
+    ("A6", "Thm A.5: bins of even loads", statements.bins, _PURE_EPSILON),
+    ("A6", "Thm A.5: bins, approximate", statements.bins, _APPROXIMATE_BOUND),
+    ("A6", "Thm A.5: the same at total δ", statements.bins, _TOTAL_EPSILON),
     ("A7", "Lem A.3: rejection rounds T", amplification.rejection_rounds),
     ("A7", "Lem A.3: largest δ₀", amplification.largest_local_delta),
     ("A7", "Lem A.3: smallest δ₁", amplification.smallest_distance),
     ("A8", "Lem A.1: likelihood ratio", kov_composition.biased_sampling_ratio),
     ("A8", "Lem A.2: relaxed composition", kov_composition.relaxed_composition),
-    ("A8", "Thm A.4: largest step", kov_composition.replacement_steps, _LISTED),
-    ("A8", "Thm A.4: unrelaxed", kov_composition.replacement_steps, _COMPOSED),
-    ("A8", "Thm A.7: largest step", kov_composition.swapping_steps, _LISTED),
-    ("A8", "Thm A.7: unrelaxed", kov_composition.swapping_steps, _COMPOSED),
+    ("A8", "Thm A.4: largest step", kov_composition.replacement_steps, _STEP_EPSILONS),
+    ("A8", "Thm A.4: unrelaxed", kov_composition.replacement_steps, _COMPOSED_EPSILON),
+    ("A8", "Thm A.7: largest step", kov_composition.swapping_steps, _STEP_EPSILONS),
+    ("A8", "Thm A.7: unrelaxed", kov_composition.swapping_steps, _COMPOSED_EPSILON),
     ("A8", "Thm A.5: largest step", kov_composition.bins_epsilons),
     ("A8", "Thm A.5: unrelaxed", kov_composition.bins_epsilons, kov_composition.composition),
     ("A9", "Prop 3.4: dummies, fixed window", occupancy.dummies_fixed),
@@ -293,17 +296,19 @@ def _row(
     id_: str,
     statement: str,
     bound: Callable[..., object],
-    form: Callable[..., object] | None = None,
+    method: Callable[..., object] | None = None,
 ) -> SheetRow:
     required = [
-        one for one in inspect.signature(bound).parameters.values() if one.default is one.empty
+        parameter
+        for parameter in inspect.signature(bound).parameters.values()
+        if parameter.default is parameter.empty
     ]
-    own = {one.name: _argument(setting, one.name) for one in required}
-    formed = [] if form is None else list(inspect.signature(form).parameters)[1:]
-    common = {name: _argument(setting, name) for name in formed}
-    arguments = {**common, **own}
-    if "local_epsilon" in own and common:  # shown first for every statement
-        arguments = {"local_epsilon": own["local_epsilon"], **arguments}
+    bound_arguments = {parameter.name: _argument(setting, parameter.name) for parameter in required}
+    method_parameters = [] if method is None else list(inspect.signature(method).parameters)[1:]
+    method_arguments = {name: _argument(setting, name) for name in method_parameters}
+    arguments = {**method_arguments, **bound_arguments}
+    if "local_epsilon" in bound_arguments and method_arguments:  # the report lists it first
+        arguments = {"local_epsilon": bound_arguments["local_epsilon"], **arguments}
     inputs: dict[str, float] = {}
     for name, value in arguments.items():
         if isinstance(value, np.ndarray):
@@ -311,20 +316,24 @@ def _row(
         else:
             inputs[name] = value
     try:
-        found = bound(**own) if form is None else form(bound(**own), **common)
+        result = (
+            bound(**bound_arguments)
+            if method is None
+            else method(bound(**bound_arguments), **method_arguments)
+        )
     except InvalidValue as error:
         return SheetRow(id_, statement, inputs, None, None, str(error))
-    if isinstance(found, ApproximateBound):
-        return SheetRow(id_, statement, inputs, found.epsilon, found.delta, None)
-    return SheetRow(id_, statement, inputs, float(np.max(np.asarray(found))), None, None)
+    if isinstance(result, ApproximateBound):
+        return SheetRow(id_, statement, inputs, result.epsilon, result.delta, None)
+    return SheetRow(id_, statement, inputs, float(np.max(np.asarray(result))), None, None)
 
 
 def _argument(setting: Setting, name: str) -> float | np.ndarray[tuple[int], np.dtype[np.int64]]:
     if name == "loads":
         base, more = divmod(setting.clients, setting.slots)
         return base + (np.arange(setting.slots) < more).astype(np.int64)
-    if name in _DERIVED:
-        return _DERIVED[name](setting)
+    if name in _DERIVED_ARGUMENTS:
+        return _DERIVED_ARGUMENTS[name](setting)
     fields: dict[str, float] = asdict(setting)
     return fields[name]
 

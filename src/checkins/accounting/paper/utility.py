@@ -5,9 +5,9 @@ L-Lipschitz loss on a ball of diameter R in p dimensions. Reports carry Gaussian
 deviation σ per coordinate. The model is projected onto the ball after every slot, and every slot
 makes one step.
 
-The paper applies two SGD theorems as if every slot gave an unbiased gradient. But an empty slot
-gives no gradient, and whether a slot is empty depends on the slots before it. The bounds of this
-module are proved in docs/theory/utility.md.
+The paper, [BKMTT20], applies two theorems on SGD as if every slot gave an unbiased gradient. But an
+empty slot gives no gradient, and whether a slot is empty depends on the slots before it. The bounds
+of this module are proved in docs/theory/utility.md.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import math
 from scipy.special import digamma
 
 from checkins import validate
-from checkins.accounting.paper.amplification import UP
+from checkins.accounting.paper.amplification import ROUND_UP
 from checkins.accounting.paper.occupancy import empty_probability, expected_inverse_load
 from checkins.errors import NotCovered
 
@@ -53,8 +53,8 @@ def last_iterate_risk(
     if empty >= 1.0:
         return math.inf
     harmonic = float(digamma(slots + 2.0)) + 0.5772156649015329
-    shape = (1.0 + harmonic / (1.0 - empty)) / math.sqrt(slots + 1.0)
-    return (diameter * diameter / (2.0 * rate) + rate * second_moment) * shape * UP
+    slot_factor = (1.0 + harmonic / (1.0 - empty)) / math.sqrt(slots + 1.0)
+    return (diameter * diameter / (2.0 * rate) + rate * second_moment) * slot_factor * ROUND_UP
 
 
 def fixed_window_rate(
@@ -67,7 +67,7 @@ def fixed_window_rate(
     dimension: int,
     noise_std: float,
 ) -> float:
-    """Return c of the step size ηᵢ = c/√i for the fixed window.
+    """Return the factor c of the step size ηᵢ = c/√i for the fixed window.
 
         c = R(1 − 2e^(−np₀/m))/√(pσ² + L²)
 
@@ -104,8 +104,8 @@ def fixed_window_risk(
     Theorem:     [BKMTT20, Thm 3.5], arXiv:2007.06605v2; [SZ13, Thm 2].
     Neighbours:  none; expectation over data, check-ins and noise.
     Rounding:    up.
-    Differs:     in the proof, the denominator of the second moment is not squared. The bound holds
-                 with or without the proof's factor 1/(1 − p_b) on every update, because
+    Differs:     in the paper's proof, the denominator of the second moment is not squared. The
+                 bound holds with or without the proof's factor 1/(1 − p_b) on every update, because
                  ``last_iterate_risk`` is smaller.
 
     >>> given = dict(lipschitz=1.0, diameter=1.0, dimension=10, noise_std=0.1)
@@ -115,13 +115,15 @@ def fixed_window_risk(
     shrinkage = _shrinkage(clients=clients, slots=slots, participation=participation)
     validate.positive(diameter=diameter)
     scale = diameter * math.sqrt(_report_moment(lipschitz, dimension, noise_std))
-    return 2.0 * scale / shrinkage * (2.0 + math.log(slots)) / math.sqrt(slots) * UP
+    return 2.0 * scale / shrinkage * (2.0 + math.log(slots)) / math.sqrt(slots) * ROUND_UP
 
 
 def averaged_rate(
     *, clients: int, slots: int, lipschitz: float, diameter: float, dimension: int, noise_std: float
 ) -> float:
-    """Return c of the step size ηᵢ = c/√i for averaged updates.
+    """Return the factor c of the step size ηᵢ = c/√i for averaged updates.
+
+    S is the number of reports in a slot.
 
         c = R/√(pσ²·E[1/S | S > 0] + L²)
 
@@ -146,13 +148,13 @@ def averaged_risk(
 
         (3/2) R G/√(m + 1) · (1 + H_{m+1}/(1 − (1 − 1/m)^n)),     G² = L² + pσ²·E[1/S | S > 0]
 
-    The step size is that of ``averaged_rate``.
+    The step size is that of ``averaged_rate``. S is the number of reports in a slot.
 
     Theorem:     [BKMTT20, Thm 4.2], arXiv:2007.06605v2; ``last_iterate_risk``. Participation 1.
     Neighbours:  none; expectation over data, check-ins and noise.
     Rounding:    up.
     Differs:     empty slots are accounted for, and E[1/S | S > 0] is exact. The paper's proof
-                 treats every slot as unbiased, and uses m/n for the mean.
+                 treats every slot as unbiased, and uses m/n for E[1/S | S > 0].
 
     >>> given = dict(lipschitz=1.0, diameter=1.0, dimension=10, noise_std=0.1)
     >>> round(averaged_risk(clients=1000, slots=100, **given), 4)
@@ -227,10 +229,10 @@ def averaged_smooth_risk(
     """
     validate.positive(smoothness=smoothness, diameter=diameter)
     deviation = _smooth_deviation(clients, slots, lipschitz, dimension, noise_std)
-    used = 1.0 - empty_probability(clients=clients, slots=slots, participation=1.0)
-    noise = diameter * deviation / (2.0 * math.sqrt(slots)) * (1.0 + 1.0 / used)
-    start = smoothness * diameter * diameter / 2.0 + lipschitz * diameter
-    return (noise + start / (used * slots)) * UP
+    nonempty = 1.0 - empty_probability(clients=clients, slots=slots, participation=1.0)
+    noise_term = diameter * deviation / (2.0 * math.sqrt(slots)) * (1.0 + 1.0 / nonempty)
+    initial_term = smoothness * diameter * diameter / 2.0 + lipschitz * diameter
+    return (noise_term + initial_term / (nonempty * slots)) * ROUND_UP
 
 
 def _shrinkage(*, clients: int, slots: int, participation: float) -> float:
