@@ -96,13 +96,13 @@ def test_no_other_module_declares_a_shape(path: Path) -> None:
 def test_every_response_of_the_service_is_built_as_a_shape() -> None:
     returns = {
         name: get_type_hints(getattr(cached_responses, name))["return"]
-        for name in ("summary", "view", "state", "release", "progress")
+        for name in ("summary", "view", "state_event", "release_event", "progress")
     }
     assert returns == {
         "summary": wire.Summary,
         "view": wire.RunView,
-        "state": wire.StateEvent,
-        "release": wire.ReleaseEvent,
+        "state_event": wire.StateEvent,
+        "release_event": wire.ReleaseEvent,
         "progress": wire.Progress,
     }
 
