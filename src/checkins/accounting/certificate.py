@@ -220,10 +220,10 @@ def _noise_assumptions(design: Design, curious: int) -> Iterator[str]:
         yield f"{others} keep their reports secret"
     if design.named_randomizer is not None:
         named = design.named_randomizer
-        yield f"reports are drawn by {named.describe()}, by every client"
+        yield f"every client randomizes its report by {named.describe()}"
         yield (
-            "the server draws a fresh dummy in every place without a report, also of a client that"
-            f" was chosen and did not report: {named.describe_dummy()}"
+            "in every place of a slot without a report, the server draws a fresh dummy"
+            f" ({named.describe_dummy()}), also if a chosen client does not report"
         )
         return
     limit = "local epsilon" if randomizer.is_pure else "local epsilon and delta"

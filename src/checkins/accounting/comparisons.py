@@ -68,19 +68,25 @@ def _shuffling_bounds(
 ) -> Iterator[Alternative]:
     """Yield bounds for shuffling one report from each of n clients.
 
-    n is the smallest declared population, or the number of slots if none is declared.
+    n is the smallest declared population. If none is declared, it is the number of reports in all
+    slots from which a client draws.
     """
-    clients = design.drawable_slots if design.population is None else design.population.fewest
+    clients = design.drawable_slots * (design.capacity or 1)
+    if design.population is not None:
+        clients = design.population.fewest
     exact_epsilon = shuffling_epsilon(randomizer.local_epsilon, clients=clients, delta=delta)
     note = f"a trusted shuffler mixes one report from each of {clients:,} clients"
     yield Alternative("shuffling-best", exact_epsilon, note, proves=False)
     privacy = {"local_epsilon": randomizer.local_epsilon, "delta": delta}
-    earlier = {
-        "shuffling-paper": shuffling(clients=clients).epsilon(**privacy),
-        "shuffling-efmrtt19": shuffling_earlier(clients=clients, **privacy),
+    earlier_bounds = {
+        "shuffling-paper": (shuffling(clients=clients).epsilon(**privacy), "the paper's bound"),
+        "shuffling-efmrtt19": (
+            shuffling_earlier(clients=clients, **privacy),
+            "the bound of [EFMRTT19], which the paper improves",
+        ),
     }
-    for method, epsilon in earlier.items():
-        yield Alternative(method, epsilon, f"{note}; an earlier bound", proves=False)
+    for method, (epsilon, source) in earlier_bounds.items():
+        yield Alternative(method, epsilon, f"{note}; {source}", proves=False)
 
 
 def shuffling_epsilon(local_epsilon: float, *, clients: int, delta: float) -> float:
