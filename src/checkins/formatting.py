@@ -1,10 +1,10 @@
 """Format numbers for people, with few significant digits and with bounds rounded safely.
 
 A number is rounded from its shortest decimal text, ``repr``. So 0.8 is printed as 0.8, although the
-binary number is 4e-17 above 0.8. A number that was rounded up is still an upper bound. If the
-printed text has fewer digits than ``repr``, it is above the binary number. If it is the same as
-``repr``, it may be below the binary number by a relative 1.1e-16, but every program that parses the
-text gets the same binary number again.
+binary number is 4e-17 above 0.8. A number that was rounded up is still an upper bound. If rounding
+up has removed digits of ``repr``, the printed text is above the binary number. If the printed text
+is the same as ``repr``, it may be below the binary number by a relative 1.1e-16, but every program
+that parses the text gets the same binary number again.
 
 There are two notations. ``up``, ``down`` and ``nearest`` write 1.235e+04, for a terminal.
 ``page_up``, ``page_down`` and ``page_nearest`` write 12,350, for an HTML page. The JavaScript of

@@ -132,7 +132,11 @@ def against_curious(
 
 
 def _displacement_bound(design: Design, curious: int) -> float:
-    """Return c p0/(m (K+1)), which bounds the probability that a curious client is displaced."""
+    """Return c p0/(m (K+1)), which bounds the probability that a curious client is displaced.
+
+    c is the number of curious clients, p0 the participation, m the number of slots from which a
+    client draws, and K the capacity, or 1 if no capacity is declared.
+    """
     if not server_chooses(design):
         return 0.0
     return curious * design.participation / (design.drawable_slots * ((design.capacity or 1) + 1))

@@ -150,7 +150,7 @@ def _lower_bound_divergences(
 
 
 def _with_pure_reports(design: Design, randomizer: LocalRandomizer) -> Design:
-    """Return the design with local delta 0, for a lower bound that also holds for a larger one."""
+    """Return the design with local delta 0. Its lower bounds hold for any local delta."""
     if randomizer.is_pure:
         return design
     return replace(design, randomizer=LocalRandomizer(randomizer.local_epsilon))
@@ -258,7 +258,7 @@ def _epsilon_with_local_delta(mechanism: Campaigns, delta: float, *, start: floa
         randomizer = design.randomizer
         if not isinstance(randomizer, LocalRandomizer) or design.protocol is Protocol.AVERAGED:
             return math.inf
-        # The proof does not use the other reports of a slot.
+        # Drop the capacity, because the proof does not use the other reports of a slot.
         pure.append(
             replace(design, randomizer=LocalRandomizer(randomizer.local_epsilon), capacity=None)
         )

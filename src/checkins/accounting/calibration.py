@@ -58,7 +58,7 @@ class Calibration:
 
 @dataclass(frozen=True, slots=True)
 class _Target:
-    """The (epsilon, delta) to meet. ``delta`` is what remains after other charges."""
+    """The (epsilon, delta) to meet. ``delta`` excludes the charge for ``variation``."""
 
     epsilon: float
     delta: float
@@ -159,7 +159,8 @@ def calibrate(
     This is the smallest noise, number of slots or capacity, or the largest local epsilon or
     participation. The design's own value of the parameter is ignored. The certificate contains no
     comparisons with other protocols. ``variation`` and ``curious`` are as in ``certify``.
-    ``variation`` must be an upper bound for the resulting value too.
+    ``variation`` is not computed again, so it must also be an upper bound for the design that is
+    returned.
 
     Rounding:    to the more private side, so the certificate's epsilon is at most ``epsilon``.
 

@@ -39,6 +39,8 @@ def comparisons(
 def poisson(design: Design, *, campaigns: int, delta: float) -> Alternative:
     """Return epsilon if a server samples each client with probability p0/m in each of m steps.
 
+    p0 is the participation, and m is the number of slots from which a client draws its slot.
+
     Theorem:     docs/theory/windows-and-capacity.md; equal to dp_accounting's Poisson accountant.
     Neighbours:  add/remove.
     Rounding:    up.

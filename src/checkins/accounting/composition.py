@@ -5,7 +5,8 @@ function of epsilon. For replace-one there are two upper bounds, and the smaller
 first composes the curves of the single campaigns. The second, the triangle bound, treats a
 replacement as a removal followed by an addition:
 delta(e1 + e2) <= delta_remove(e1) + exp(e1) delta_add(e2). Its delta_remove and delta_add are those
-of the composed dominating pair for add/remove.
+of the composed dominating pair for add/remove. A slot overflows if more clients check in to it than
+its capacity.
 
 Theorem:     docs/theory/windows-and-capacity.md, "Several campaigns".
 Rounding:    pairs are rounded up for upper bounds and down for lower bounds.
@@ -71,7 +72,8 @@ class Composition:
     def curve(self, delta: float, cells: int = CELLS) -> DeltaOfEpsilon:
         """Return an upper bound on delta as a function of epsilon, accurate near ``delta``.
 
-        If a population is declared, the bound uses it for epsilons at which that is better.
+        If a population is declared, the bound uses it at every epsilon at which this gives a
+        smaller delta.
         """
         any_population = self._curve(delta, cells)
         uncapped, overflow = self._without_overflow()

@@ -62,7 +62,7 @@ RENYI_ORDERS = (2, 3, 4, 6, 8, 10, 12, 16, 20, 24, 32, 40, 48, 64, 96, 128, 256,
 MOST_RENYI_ORDER = 1024
 """Largest order of a Renyi filter."""
 FIXED_BEFOREHAND = "parameters fixed beforehand"
-"""How an assumption ends that a filter makes unnecessary."""
+"""Last words of the assumption that a filter makes unnecessary."""
 _MOST_COMPARED = 1000
 """Largest number of campaigns for which the comparison without a filter is computed."""
 _NODES = 512
@@ -231,7 +231,7 @@ def _is_below_gaussian(curve: DeltaCurve, shift: float) -> bool:
     gaussian = shifted_delta(shift, epsilons) * (1 - ROUND_OFF) + curve.slack
     if not bool((deltas <= gaussian).all()):
         return False
-    slopes = -ndtr(-shift / 2 - epsilons / shift)  # of the Gaussian delta over exp(epsilon)
+    slopes = -ndtr(-shift / 2 - epsilons / shift)  # d(Gaussian delta)/d(exp(epsilon))
     widths = np.exp(epsilons[:-1]) * np.expm1(np.diff(epsilons))
     bends = slopes[1:] - slopes[:-1]
     with np.errstate(invalid="ignore", divide="ignore"):

@@ -206,7 +206,8 @@ def _charged_overflow(design: Design, *, delta: float, campaigns: int) -> float 
 _LEAST_LOCAL_EPSILON, _MOST_LOCAL_EPSILON = 1e-5, 30.0
 """Smallest and largest local epsilon that a search tries."""
 _MOST_ESTIMATED_CAPACITY = 10**4
-"""Capacities above this are estimated like this one, to save time."""
+"""Largest capacity for which levels are estimated. A larger capacity is estimated like this one, to
+save time."""
 _TYPICAL_SLOPE = 20.0
 """Typical rate at which the log odds of delta decrease with the logarithm of the noise."""
 _largest_shift = lru_cache(maxsize=256)(largest_shift)
@@ -433,6 +434,9 @@ def _estimated_shared_epsilon(
 def _slot_ratio_variance(local_epsilon: float, capacity: int, is_replace_one: bool) -> float:
     """Estimate the variance of the slot ratio of any randomizer (``exact.pure_capacity``).
 
+    The slot ratio is the likelihood ratio of the release of the client's slot, with and without the
+    client.
+
     For replace-one, it is the variance at privacy loss 0.
     """
     growth = math.expm1(local_epsilon)
@@ -447,7 +451,8 @@ def _slot_ratio_variance(local_epsilon: float, capacity: int, is_replace_one: bo
 def _laplace_ratio_variance(local_epsilon: float, capacity: int, is_replace_one: bool) -> float:
     """Return the variance of the slot ratio of Laplace reports with their dummies.
 
-    It is the larger of two variances: the client replaces a dummy, or displaces another report.
+    The slot ratio is as in ``_slot_ratio_variance``. The result is the larger of two variances: if
+    the client replaces a dummy, and if it displaces another report.
     """
     half = local_epsilon / 2.0
     copies = 1.0 + math.exp(-half) * (capacity - 1)

@@ -2,7 +2,8 @@
 
 PrivUnit reports a random point of the unit sphere. The point is uniform in a cap around the
 direction of the update, or uniform outside the cap with a smaller probability. The accountant needs
-the cap, because it determines the density of a report relative to a dummy, a uniform point.
+the cap, because it determines the density of a report relative to a dummy. A dummy is a uniform
+point, which the server draws in place of a missing report.
 
 Notation: d is the dimension, b = exp(ε₀), and U is one coordinate of a uniform point on the unit
 sphere of R^d, so that U² ~ Beta(1/2, (d−1)/2). γ is the threshold of the cap, q = Pr[U ≥ γ] its

@@ -1,9 +1,13 @@
-"""Charge delta for the distance between implementation and design, and for curious clients.
+"""Compute how much of delta an inexact implementation and curious clients use up.
 
-Let τ be an upper bound, for every input, on the total variation distance between all releases of a
-run and some function of all releases of its design. If the design is (ε, δ′)-DP, the run is
-(ε, δ′ + (1 + e^ε) τ)-DP. Let h be an upper bound on the probability that a client displaces a
-curious client (``adversaries.against_curious``). Then another e^ε h is added to δ.
+For every input, the distribution of all releases of a run is within total variation distance τ of
+the distribution of some function, such as rounding, of all releases of its design. If the design is
+(ε, δ′)-DP, the run is (ε, δ′ + (1 + e^ε) τ)-DP.
+
+Curious clients follow the protocol, but disclose what they see. If a client takes the place of a
+curious client in a full slot, the curious client learns that another client came. Let h be an upper
+bound on the probability of this (``adversaries.against_curious``). Then another e^ε h is added to
+δ. The two added amounts are the *charges*. The argument ``variation`` is τ, and ``exposure`` is h.
 
 Theorem:     docs/theory/total-variation.md, docs/theory/curious.md.
 Neighbours:  any.
@@ -23,7 +27,8 @@ from checkins.errors import DeltaExhausted
 def delta_shares(delta: float) -> Iterator[float]:
     """Yield the shares of ``delta`` to try as the design's own delta, the largest first.
 
-    They do not depend on τ. So a larger τ never leads to a larger share or to a smaller epsilon.
+    The shares do not depend on τ. So a larger τ never leads to a larger share or to a smaller
+    epsilon.
     """
     yield math.nextafter(delta, 0.0)
     for bits in (46, 40, 34, 28, 22, 17, 13, 10, 8, 7, 6, 5, 4, 3, 2):
@@ -49,7 +54,11 @@ def charges_fit(
 def remaining_delta(
     *, delta: float, epsilon: float, variation: float, exposure: float = 0.0
 ) -> float:
-    """Return the largest of the ``delta_shares`` that is left after the charges at this epsilon."""
+    """Return the largest of the ``delta_shares`` that fits into ``delta`` with the charges.
+
+    The charges are computed at ``epsilon``. If ``variation`` and ``exposure`` are 0, return
+    ``delta``. Raise ``DeltaExhausted`` if no share fits.
+    """
     if variation == 0.0 and exposure == 0.0:
         return delta
     for delta_share in delta_shares(delta):
@@ -63,7 +72,8 @@ def remaining_delta(
 def increased_delta(*, delta: float, epsilon: float, variation: float) -> float:
     """Return ``delta`` plus the charge for τ, rounded up.
 
-    A lower bound on epsilon is computed at this larger delta.
+    Lower bounds on epsilon are computed at this larger delta: if the run is (ε, δ)-DP, the function
+    of the design's releases is (ε, δ + (1 + e^ε) τ)-DP.
     """
     charges = _rational_charge(epsilon, variation)
     if charges is None:

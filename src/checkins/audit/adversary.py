@@ -241,7 +241,10 @@ class Adversary:
     def _log_ratio_of_averages(
         self, last_entries: EntriesOfSlots, update: float, counts: dict[int, int | None]
     ) -> float:
-        """Return the same ratio for averaged updates, each slot weighted by its reports."""
+        """Return the ratio of ``_log_ratio_to_missing`` for averaged updates.
+
+        Each slot is weighted by its number of reports.
+        """
         terms = [
             math.log(count) + log_likelihood_ratio(self.randomizer, count, sums, update)
             for slot, sums in last_entries.items()

@@ -5,13 +5,14 @@ their behaviour and data. Either there are no other clients, so that dummy repor
 server in place of missing reports) fill the slots, or every slot is full of clients whose update is
 the opposite of the canary's update.
 
-Theorem:     docs/theory/pure.md: a randomizer with two outcomes attains the epsilon of add/remove,
-             and the extreme distributions of replace-one belong to real randomizers.
-             docs/theory/gaussian.md: the worst cases are a client alone among dummies, a client
-             that displaces a client with the opposite update with probability w = K/(K+1), where K
-             is the capacity, and a client with one of two opposite updates.
-             docs/theory/pure.md, "Named randomizers": a client alone among the dummies of the
-             campaign's randomizer attains the lower bound.
+Theorem:     docs/theory/pure.md: for add/remove, a randomizer with two outcomes attains the
+             certified epsilon. For replace-one, randomizers with two or three outcomes attain the
+             lower bound on epsilon. docs/theory/gaussian.md has three worst cases: a client alone
+             among dummies; a client in a slot full of opposite updates, which takes the place of
+             one of them with probability w = K/(K+1), where K is the capacity; and, for
+             replace-one, a client with either an update or its opposite. docs/theory/pure.md,
+             "Named randomizers": if a certificate is for one particular randomizer, a client alone
+             among its dummies attains the lower bound on epsilon.
 """
 
 from __future__ import annotations
@@ -63,11 +64,15 @@ class Canary(Interface):
 
     @property
     def batch_size(self) -> int:
-        """The number of runs in a batch at which a run takes the least time."""
+        """The fastest batch size: the number of runs per batch with the least time per run."""
 
     @property
     def smallest_batch_size(self) -> int:
-        """The smallest batch size. It is ``batch_size`` if another size needs a new warm-up."""
+        """The smallest batch size.
+
+        If every other size would need a new warm-up, it is ``batch_size``, so that the size never
+        changes.
+        """
 
     @property
     def warmup_s(self) -> float:
@@ -114,7 +119,7 @@ class ResponseCanary(_WorstCaseCanary):
 
     @property
     def reports(self) -> int:
-        """The number of reports in a run. The canary's report is one of them if it is present."""
+        """The number of reports in a run. If the canary is present, one is its report."""
         return self.run.contributors if self.run.averaged else self.run.report_count
 
     @property
@@ -183,8 +188,9 @@ class AveragedCanary(_WorstCaseCanary):
     """A client in a campaign of averaged updates, with Gaussian noise at the device.
 
     The norm of its update is the clip norm. It is compared with the same client with the opposite
-    update. All other clients send only noise, with this standard deviation in units of the clip
-    norm. The adversary knows the number of reports of each slot.
+    update. All other clients send only noise. ``deviation`` is the standard deviation of the noise
+    of one report, in units of the clip norm. The adversary knows the number of reports of each
+    slot.
     """
 
     name: str
@@ -287,10 +293,11 @@ def _gaussian_canaries(
 def _named_randomizer_canaries(
     randomizer: NamedRandomizer, run: RunParameters, replace_one: bool
 ) -> Iterator[Canary]:
-    """Yield the canaries of a randomizer that the certificate names, so that its dummies are known.
+    """Yield the canaries for a certificate that holds for one particular randomizer.
 
-    The first canary is alone among dummies. The second canary displaces a client in slots that are
-    full of clients with other data.
+    Such a certificate depends on the distribution of the randomizer's dummies, so the adversary
+    knows this distribution. The first canary is alone among dummies. The second canary displaces a
+    client in slots that are full of clients with other data.
     """
     choice_probability = (run.capacity or 1) / ((run.capacity or 1) + 1.0)
     full_run = replace(run, participation=run.participation * choice_probability)
@@ -346,10 +353,11 @@ def _randomizer_canary(
 def _category_probabilities(
     randomizer: RandomizedResponse, *, replace_one: bool, averaged: bool
 ) -> Response:
-    """Return the probabilities that a report is the canary's category, or its other category.
+    """Return the outcome probabilities of randomized response, for the canary and for others.
 
-    For add/remove, there is no other category. Dummies are uniform. In averaged updates there are
-    no dummies, and all other clients have the last outcome.
+    The outcomes are the canary's category, for replace-one the category that replaces it, and, if
+    there is one, any other category. Dummies are uniform. In averaged updates there are no dummies,
+    and the category of all other clients is the last outcome.
     """
     k, truth = randomizer.categories, randomizer.truth_probability
     lie = randomizer.lie_probability / (k - 1)
@@ -372,7 +380,8 @@ def _cap_probabilities(unit: PrivUnit, *, replace_one: bool) -> Response:
     cap = unit.cap
     base = (cap.mass, 1.0 - cap.mass)
     if not replace_one or cap.threshold <= 0.0:
-        other = (cap.outside, cap.inside) if replace_one else base  # both caps are half spheres
+        # For replace-one, the two caps are the two halves of the sphere: there is no third outcome.
+        other = (cap.outside, cap.inside) if replace_one else base
         return Response(first=(cap.inside, cap.outside), other=other, base=base)
     opposite = cap.outside * cap.mass / (1.0 - cap.mass)
     rest = cap.outside - opposite

@@ -60,7 +60,8 @@ UNCLIPPED_NORM = 3.0
 """Norm of a canary's update before clipping, in units of the clip norm."""
 CLIP, GRID = 1.0, 1e-4
 MAX_LINE_BYTES, MAX_NUMBER_BYTES = 4096, 12
-"""Largest sizes of a slot's ledger line without its sum, and of one number of the sum."""
+"""Upper bounds in bytes on the size of a slot's ledger line without the numbers of its sum, and on
+the size of each of these numbers."""
 
 
 class LiveFailed(CheckinsError):
@@ -72,9 +73,10 @@ class LiveSettings:
     """The number of campaigns, the number of canaries in each, and their parameters.
 
     ``concurrency`` campaigns run at the same time. Each campaign starts ``lead_s`` seconds after it
-    is opened. Guesses prove a bound only if ``delta`` times the number of canaries is far below
-    1 − confidence. If ``capacity`` is a number, devices add the noise, and the server draws dummy
-    reports to fill the slots. If it is None, the server adds the noise to the sum of all reports.
+    is opened. ``delta`` times the number of all canaries must be far below 1 − ``confidence``,
+    because otherwise the guesses cannot prove a positive lower bound on epsilon. If ``capacity`` is
+    a number, devices add the noise, and the server draws dummy reports to fill the slots. If it is
+    None, the server adds the noise to the sum of all reports.
     """
 
     campaigns: int
@@ -103,7 +105,8 @@ class LiveSettings:
     def coins(self, number: int) -> NDArray[np.bool_]:
         """Return which canaries take part in campaign ``number``.
 
-        A fair coin decides for each canary. A single canary takes part in every other campaign.
+        A fair coin decides for each canary. If there is only one canary, there is no coin: it takes
+        part in the campaigns with an even number.
         """
         if self.canaries == 1:
             return np.array([number % 2 == 0])

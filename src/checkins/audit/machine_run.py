@@ -42,7 +42,8 @@ class Faults:
     ``crashes_while_closing``: in each slot, the server restarts this many times while it closes
     the slot: right after it recorded the closing or released the model.
     ``crashes_at_invitation``: in each slot, the server restarts at most this many times after it
-    has invited another client instead of the canary. An adversary who sees uploads could cause it.
+    has invited another client instead of the canary. An adversary who sees uploads could cause
+    these restarts.
     ``late_report``: the network delays the canary's report until the last slot.
     ``restorations``: after the canary's device has finished, it is restored in each later slot at
     most this many times, from a backup that was made before its draw.

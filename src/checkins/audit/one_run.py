@@ -149,7 +149,7 @@ def guessed_bounds(
 
 DEFAULT_CANARIES = 1000
 """Default number of canaries."""
-_MIN_CANARIES = 32  # even if fewer canaries would fill all slots
+_MIN_CANARIES = 32  # least number of canaries, even if fewer would fill all slots
 _MAX_VALUES = 50_000_000  # largest number of slots times canaries, which are all held in memory
 
 FloatArray = NDArray[np.float64]
@@ -265,7 +265,10 @@ class OneRunAudit:
         coins: NDArray[np.bool_],
         generator: np.random.Generator,
     ) -> FloatArray:
-        """Return the same ratio for Laplace noise. Every report of a slot, or dummy, has noise."""
+        """Return the log-likelihood ratio of each canary, if reports have Laplace noise.
+
+        The noise of a slot's sum is that of all its reports and dummies.
+        """
         sums = noise.draw((run.slots, self.canaries), generator)
         used, slots = self._used_canaries(run, coins, generator)
         np.add.at(sums, (slots, used), np.where(coins[used], 1.0, -1.0))
@@ -298,7 +301,7 @@ class OneRunAudit:
             first, second = first % categories, second % categories
         b = math.exp(randomizer.local_epsilon)
         used, _ = self._used_canaries(run, coins, generator)
-        true_categories = np.full(run.report_count, categories - 1)  # that of dummies
+        true_categories = np.full(run.report_count, categories - 1)  # the category of dummies
         if is_named:
             true_categories = generator.integers(0, categories, run.report_count)
         has_first = coins[used] | (not self._replace_one)
@@ -313,6 +316,9 @@ class OneRunAudit:
 def _log_likelihood_ratio(
     exponents: FloatArray, deviation: float, run: RunParameters
 ) -> FloatArray:
-    """Return log(1 − p + p · mean over slots of the slot's likelihood ratio)."""
+    """Return log(1 − p + p · mean over slots of the slot's likelihood ratio).
+
+    p is the probability that a canary checks in.
+    """
     ratios, p = np.exp(exponents - 0.5 / deviation**2), run.check_in_probability
     return np.asarray(np.log(1.0 - p + p * ratios.mean(axis=0)))

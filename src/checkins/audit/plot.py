@@ -182,7 +182,10 @@ def _draw_epsilons(
 def _bound_of_point(
     point: TradeOffPoint, direction: Direction, delta: float
 ) -> tuple[float, float] | None:
-    """Return the upper end of Q and the bound on epsilon at one threshold, or None if it is 0."""
+    """Return the upper end of Q and the bound on epsilon at one threshold.
+
+    Return None if the bound is 0.
+    """
     low, high = 1.0 - point.false_negative_high, point.false_positive_high
     if direction is Direction.ADD:
         low, high = 1.0 - point.false_positive_high, point.false_negative_high

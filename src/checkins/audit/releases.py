@@ -220,7 +220,10 @@ class SlotLoads:
         return np.minimum(1.0, capacity / (self.counts + 1.0))
 
     def displaced_update(self, capacity: int | None) -> FloatArray:
-        """Return the update that a chosen canary displaces in each slot, 0 if it is not full."""
+        """Return the update that a chosen canary displaces in each slot.
+
+        The update is 0 in slots that are not full.
+        """
         if capacity is None:
             return np.zeros(self.counts.shape)
         return np.where(self.counts >= capacity, self.others_update, 0.0)

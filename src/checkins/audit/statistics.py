@@ -60,7 +60,7 @@ class EventRates:
 
 
 def _largest_log_ratio(gains: FloatArray, rates: FloatArray) -> float:
-    """Return the largest log(gain / rate) over the events where both are positive, at least 0."""
+    """Return the largest log(gain / rate) over events where both are positive, but at least 0."""
     is_positive = (gains > 0.0) & (rates > 0.0)
     logs = np.log(gains[is_positive]) - np.log(rates[is_positive])
     return max(0.0, float(np.max(logs))) if is_positive.any() else 0.0
@@ -141,13 +141,13 @@ def _compositions(total: int, parts: int) -> FloatArray:
 def _sum_rates(canary: SumCanary) -> tuple[EventRates, ...] | None:
     """Return the rates of a canary with Gaussian noise. None if they are not known.
 
-    They are known if the likelihood ratio of a run is a mean of slot ratios that are independent
-    and identically distributed.
+    The rates are known if the likelihood ratio of a run is a mean of slot ratios that are
+    independent and identically distributed.
     """
     noise, run = canary.noise, canary.run
     if not isinstance(noise, GaussianSum) or not isinstance(noise.deviation, float):
         return None
-    displaces_itself = canary.other_update == canary.others_update  # as if it were missing
+    displaces_itself = canary.other_update == canary.others_update  # like a missing canary
     if canary.random_others or not (canary.other_update is None or displaces_itself):
         return None
     is_full = run.capacity is not None and canary.others_per_slot >= run.capacity
@@ -188,7 +188,7 @@ CENTRAL_THRESHOLDS = 48
 """Number of thresholds between the tails of the two score distributions, half for each."""
 MAX_CURVE_RUNS = 4_000_000
 """Largest number of runs in a trade-off curve. More runs would not visibly change a plot."""
-_MAX_THRESHOLDS = 4000  # of observed event rates
+_MAX_THRESHOLDS = 4000  # largest number of thresholds at which event rates are observed
 
 
 @dataclass(frozen=True, slots=True)

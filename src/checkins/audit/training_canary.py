@@ -41,8 +41,8 @@ _BATCH_MULTIPLICATIONS = 5e7
 """Approximate number of multiplications in a batch of runs."""
 _MAX_RUN_MULTIPLICATIONS = 4e9
 """Largest number of multiplications of one run. With more, a few runs would take minutes."""
-_MAX_BATCH_SIZE = 128  # runs
-_START_SEED = 1  # of the model's start and of the sampled clients
+_MAX_BATCH_SIZE = 128  # largest number of runs per batch
+_START_SEED = 1  # seed of the model's initial weights and of the sampled clients
 WARMUP_S = 6.0
 """Estimated seconds to find the canary and to compile the training."""
 

@@ -138,8 +138,9 @@ def _located_error(error: InvalidValue, source: TomlSource) -> InvalidCampaign:
 def _keys_by_argument() -> Mapping[str, tuple[str, str]]:
     """Return (section, key) in the file for each argument name in error messages.
 
-    The argument ``kind`` is left out, because several sections have a key of that name. The
-    argument ``features`` means the key ``features`` of ``task.data``.
+    The argument ``kind`` is left out, because several sections have a key of that name. Two
+    sections have a key ``features``. The argument ``features`` means the later key, in
+    ``task.data``.
     """
     keys: dict[str, tuple[str, str]] = {}
     for key in (key for section in fields.SECTIONS for key in section.keys):

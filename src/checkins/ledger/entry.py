@@ -8,8 +8,10 @@ that was computed from this sum.
 Canonical JSON has sorted keys, no spaces, only ASCII, numbers as Python prints them, and one
 newline at the end. Every other spelling of the same content is refused, so that no byte of a ledger
 can be changed. The field ``hash`` is the SHA-256 of the canonical line without this field. The
-field ``previous`` is the hash of the line before, so the lines form a chain. A filter is the rule
-that composes campaigns whose parameters may have been chosen after earlier releases.
+field ``previous`` is the hash of the line before, so the lines form a chain.
+
+A (privacy) filter is the rule that bounds the total privacy loss of several campaigns, even if
+later campaigns were designed after the releases of earlier campaigns were known.
 """
 
 from __future__ import annotations
@@ -267,7 +269,8 @@ class Line:
     def of(cls, entry: Entry, *, number: int, previous: str) -> Line:
         """Return the line of an entry."""
         fields = {"entry": number, "previous": previous, **_fields_of(entry)}
-        # Keys are sorted, so the field "hash" is between the fields before and after it.
+        # Keys are sorted. The fields before "hash" and the fields after it are encoded separately,
+        # so that the hash can be inserted between them.
         before = _canonical({name: fields[name] for name in fields if name < "hash"})
         after = _canonical({name: fields[name] for name in fields if name > "hash"})
         digest = hashlib.sha256(b"%b,%b" % (before[:-1], after[1:])).hexdigest()

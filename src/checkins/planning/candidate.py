@@ -1,8 +1,9 @@
 """A design whose level of noise is not chosen yet, and the expected load of its slots.
 
-Clients draw slots at random, so the number of clients in a slot is Binomial(n, p/m). It is
-approximated by a Poisson distribution. Certificates do not depend on these estimates. A *dummy* is
-a report that the server draws in place of a missing report.
+Clients draw slots at random, so the number of clients in a slot is Binomial(n, p/m), where n is the
+number of clients, p the participation and m the number of slots from which a client draws. This
+distribution is approximated by a Poisson distribution. Certificates do not depend on these
+estimates. A *dummy* is a report that the server draws in place of a missing report.
 """
 
 from __future__ import annotations

@@ -11,8 +11,9 @@ norms, N is the number of clients, d is the dimension, and s is the standard dev
 coordinate of one step's mean update. s is the noise of a slot's sum divided by the number of client
 reports in the sum. So dummies, dropouts and dismissed check-ins make s larger.
 
-Theorem:     the form of Theorem 4.2 for smooth losses ([B15, Thm 6.3]), without its constants.
-             If a theorem of the paper covers a design, its bound on the risk is reported too.
+Theorem:     the form of Theorem 4.2 of the paper, [BKMTT20], for smooth losses ([B15, Thm 6.3]),
+             without its constants. If a theorem of the paper covers a design, its bound on the risk
+             is reported too.
 Rounding:    none, because the proxy is not a bound.
 """
 

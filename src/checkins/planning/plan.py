@@ -83,7 +83,8 @@ With more slots, the full certificate takes too long."""
 BUDGET_SHARE_BEFORE_CHECK = 0.99
 """Safety margin: the share of epsilon to use if the full certificate is not computed here.
 
-`checkins check` computes it in another way. In tests its epsilon was at most 0.2 % larger."""
+`checkins check` computes the full certificate in another way. In tests, the epsilon of that
+certificate was at most 0.2 % larger."""
 NOISE_TOLERANCE = 0.0015
 """Accepted excess of the recommended design over the least noise, as a fraction."""
 _LEAST_INCREASE, _MOST_ATTEMPTS = 1.0005, 8

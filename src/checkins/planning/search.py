@@ -27,14 +27,16 @@ from checkins.planning.question import Question
 from checkins.planning.search_space import candidates, with_slots
 
 LOAD_EXPONENT = 0.05
-"""Exponent of the load in the score. A design with twice the uploads has the same score if its
-proxy (the expected error, see ``cost_model``) is 3.4% smaller."""
+"""Exponent of the load (the number of bytes that a client uploads) in the score. A design with
+twice the uploads has the same score if its proxy (the expected error, see ``cost_model``) is 3.4%
+smaller."""
 FINALISTS, MOST_CANDIDATES_TRIED = 5, 24
-"""Number of calibrated candidates from which the best is chosen, and of candidates to try."""
+"""The search stops when FINALISTS candidates are calibrated, or MOST_CANDIDATES_TRIED are tried. It
+returns the best calibrated candidate."""
 LOAD_TOLERANCE = 1.02
 """A load that is larger by at most this factor counts as the same load."""
 BUDGET_SHARES = (0.5, 0.25)
-"""The front also shows a design for each of these shares of the epsilon budget."""
+"""The Pareto front also has a design for each of these shares of the epsilon budget."""
 LEAST_DELTA_WITHOUT_ROUNDING_CHECK = 1e-12
 """For a delta of at least this size, the rounding of noise on devices uses less than half of it."""
 TIME_AND_LOAD_REDUCTIONS = (3.0, 10.0, 30.0)
@@ -125,7 +127,10 @@ class CachedCalibrator:
         self._estimate_errors: dict[Family, float] = {}
 
     def __call__(self, candidate: DesignCandidate, target: Target) -> CalibratedDesign | None:
-        """Return the design at the least proven noise, or None if no noise meets the target."""
+        """Return the design with the least noise that provably meets the target.
+
+        Return None if no amount of noise is proved to meet it.
+        """
         key = candidate, target
         if key not in self._designs:
             self._designs[key] = self._calibrate(candidate, target)

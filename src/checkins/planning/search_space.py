@@ -2,9 +2,10 @@
 
 Every parameter that the user did not fix takes several values. Numbers of slots, for example, grow
 by a factor of about 1.5. Some values are left out, because another value is at least as good in
-every respect. A minibatch above 1 has the same epsilon, time and load as a minibatch of 1, but
-fewer steps. With noise at the server, a capacity needs more noise and uses fewer clients. Noise at
-the clients has the same epsilon as noise at the server, but needs a declared population.
+every respect. A minibatch (the number of slots per model step) above 1 has the same epsilon, time
+and load as a minibatch of 1, but fewer steps. With noise at the server, a capacity needs more noise
+and uses fewer clients. Noise at the clients has the same epsilon as noise at the server, but needs
+a declared population.
 """
 
 from __future__ import annotations

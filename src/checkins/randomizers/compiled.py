@@ -94,11 +94,11 @@ def clip_l2(updates: jax.Array, clip: float) -> jax.Array:
 
     A row that contains a NaN or an infinity becomes zero.
 
-    Rounding:    the true norm is never above ``clip``. The norm of a shrunk row is below ``clip``
-                 by a relative 4 (32 l + 16) ulps at most, where l is log_32 of the dimension,
-                 rounded up. In float32, with a dimension of a million, this margin is 7e-5. A row
-                 whose norm is below ``clip`` by the margin is unchanged. Rows of subnormal numbers
-                 become zero.
+    Rounding:    the true norm is never above ``clip``. The norm of a shrunk row is at least
+                 (1 − margin) ``clip``. Here margin = 4 (32 l + 16) eps, eps is the machine epsilon
+                 of the type, and l is log_32 of the dimension, rounded up. In float32, with a
+                 dimension of a million, the margin is 7e-5. A row whose norm is at most
+                 (1 − margin) ``clip`` is unchanged. Rows of subnormal numbers become zero.
     """
     return _clip(updates, clip, lambda rows: jnp.sqrt(_blockwise_sum(rows * rows)))
 
@@ -257,9 +257,10 @@ def _directions(
 def _cosine_sampler(unit: PrivUnit) -> Callable[[jax.Array, jax.Array], jax.Array]:
     """Return a function that draws the component of a PrivUnit report along its direction.
 
-    The report is a point of the unit sphere, so this component is a cosine. The arguments are
-    uniform numbers: coins in [0, 1), which decide between inside and outside of the cap, and shares
-    in (0, 1], which give the place there.
+    The report is a point of the unit sphere, so this component is a cosine. The function has two
+    arguments, which must be uniform random numbers. ``coins`` in [0, 1) decide whether a report is
+    inside or outside of the cap. ``shares`` in (0, 1] decide which quantile of its distribution in
+    that part the component is.
     """
     cap = unit.cap
     if unit.dimension == 1:
@@ -281,9 +282,9 @@ def _cosine_sampler(unit: PrivUnit) -> Callable[[jax.Array, jax.Array], jax.Arra
 def _component_quantile(d: int, *, max_logit: float) -> Callable[[jax.Array], jax.Array]:
     """Return the quantile function of one component of a uniform direction in dimension d.
 
-    Its argument is the logit of a probability, between −max_logit and max_logit. It is an odd
-    function, interpolated by cubics between equally spaced logits. Besides the rounding of float32,
-    its error is below 1e-8 standard deviations.
+    The argument of this function is the logit of a probability, between −max_logit and max_logit.
+    The function is odd, and is interpolated by cubics between equally spaced logits. Besides the
+    rounding of float32, its error is below 1e-8 standard deviations.
     """
     logits = np.linspace(0.0, max_logit, _TABLE_SIZE)
     step = float(logits[1])
@@ -312,6 +313,7 @@ def _quantiles_and_slopes(d: int, logits: FloatArray) -> tuple[FloatArray, Float
         np.log1p(-(np.minimum(values, 0.7) ** 2)),
         np.log(betaincinv(half, 0.5, 2 * above)),
     )
-    # density(t) = density(0) (1 - t²)^((d-3)/2), and density(0) = (d - 1) E[U; U >= 0].
+    # Let U be one component of a uniform direction. Its density at t is
+    # density(0) (1 - t²)^((d-3)/2), where density(0) = (d - 1) E[max(U, 0)].
     density = (d - 1) * tail_moments(0.0, d)[1] * np.exp((d - 3) / 2 * log_rest)
     return values, above * (1.0 - above) / density

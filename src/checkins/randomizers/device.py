@@ -219,7 +219,7 @@ class DeviceSampler:
         return DeviceReport(self._clipped(update), self.grid)
 
     def dummy(self) -> DeviceReport:
-        """Return a dummy, A_ldp(0): only noise or, with randomized response, a uniform category."""
+        """Return a dummy: only noise or, with randomized response, a uniform category."""
         if isinstance(self._noise, RoundedResponse):
             return self._one_hot(uniform_below(self._noise.categories, _RANDOMNESS))
         return DeviceReport(self._noise.draw(self.dimension, _RANDOMNESS), self.grid)

@@ -4,7 +4,8 @@ A real number x in [0, 1] is represented by an integer near 2**FRACTION_BITS * x
 2**-FRACTION_BITS. No floats are used, so tables of thresholds are the same on every machine.
 
 Let Y be normal with mean 0 and deviation ``scale``. The mass P(round(Y) = k) is the integral of its
-density over [k - 1/2, k + 1/2]. With x = k/scale, r = 1/(2 scale) and Hermite polynomials He,
+density over [k - 1/2, k + 1/2]. With x = k/scale, r = 1/(2 scale), the standard normal density
+phi and Hermite polynomials He,
 
     P(round(Y) = k) = 2r phi(x) * sum over i of He_2i(x) r^2i / (2i + 1)! .
 

@@ -17,7 +17,7 @@ millions of entries. Therefore the sizes 1, 2, ... are divided into cells of ``w
 About one draw in a hundred is a wedge. The probability of acceptance is bounded from both sides by
 a straight line plus or minus a margin. For almost all wedges, these bounds and 32 random digits
 decide. In the other cases, one wedge in hundreds, the exact probability is computed to 2**-260 and
-compared with 128 random digits.
+compared with U, a uniform number in [0, 1) of 128 random binary digits.
 """
 
 from __future__ import annotations
@@ -55,7 +55,8 @@ GAUSSIAN_CUT_DEVIATIONS = Fraction(27, 2)
 LAPLACE_CUT_SCALES = 91
 """Laplace noise is truncated at this many scales. The tail probability is below 2**-131."""
 _CHUNK = 1 << 15  # draws per chunk, which then fits into the cache
-MOST_CELLS = COLUMNS // 2 - 1  # of a staircase, whose table has two entries per cell, and two more
+MOST_CELLS = COLUMNS // 2 - 1
+"""Largest number of cells of a staircase, whose table has two entries per cell, and two more."""
 _SCALE_BITS = 32
 _WEIGHT_SHIFT = FRACTION_BITS - WEIGHT_BITS + _SCALE_BITS  # from mass times scale to weight
 _FIRST_DIGITS, _LAST_DIGITS = 32, 96  # random digits for a wedge: always, and only if needed
@@ -255,7 +256,10 @@ class Staircase:
 
 
 def _weight_bounds(masses: list[int], weight_scale: int) -> tuple[list[int], list[int]]:
-    """Return a lower and an upper bound on the weight, with both signs, of a size in each cell."""
+    """Return, for each cell, a lower and an upper bound on the weights of its sizes.
+
+    The weight of a size is the sum for the two signs.
+    """
     floors = [
         max(0, 2 * (mass - MASS_ERROR) * weight_scale >> _WEIGHT_SHIFT) for mass in masses[1:]
     ]

@@ -1,6 +1,7 @@
 """PrivUnit: report a random point of a sphere, mostly from a cap around the update's direction.
 
-``accounting.privunit_cap`` computes the cap, and explains the symbols q, p and γ.
+``accounting.privunit_cap`` computes the cap. In formulas, q is the share of the sphere that the cap
+covers, p is the probability that a report is in the cap, and ε₀ is the local epsilon.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Descriptions of randomizers: how a device makes one report private, and how private it is.
 
 The module ``privunit`` has the description of PrivUnit. A dummy is a report without data, which the
-server draws in place of a missing report.
+server draws in place of a missing report. In formulas, ε₀ is the local epsilon of a report, C is
+the clip norm, and σ is the noise multiplier.
 """
 
 from __future__ import annotations

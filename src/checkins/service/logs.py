@@ -1,8 +1,8 @@
 """Structured logs that cannot reveal who took part: JSON lines with fields from an allow-list.
 
-Requests are not logged. Events of the schedule (a run opened, a run is over) are logged with the
-second, because the schedule is public. A single client may cause a failure, so a failure is logged
-at most once a minute, with the minute and a count.
+Requests are not logged. Events of the schedule (a run opened, a run is over) are logged with their
+time in seconds, because the schedule is public. A single client may cause a failure, so a failure
+is logged at most once a minute, with its time in minutes and a count.
 
 A field is written only if its name is in ``FIELDS`` and its value matches the pattern of that name.
 So a token, a receipt, an address or a report is never written. A field that does not match is left

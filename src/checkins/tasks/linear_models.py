@@ -1,4 +1,7 @@
-"""Linear models: logistic and softmax regression."""
+"""Linear models: logistic and softmax regression.
+
+In formulas, x is a row of features, W or w are the weights, and b is the intercept.
+"""
 
 from __future__ import annotations
 

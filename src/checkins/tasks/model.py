@@ -98,8 +98,9 @@ class Model(Protocol):
 class LinearModel(Model, Protocol):
     """A model whose scores are x·W + b.
 
-    The gradient at a row is the outer product of (x, 1) and the residuals. Its norm is therefore
-    |(x, 1)| × |residuals|, and a sum of clipped gradients is one matrix product.
+    Here x is a row of features, W are the weights, and b is the intercept. The gradient at a row is
+    the outer product of (x, 1), which is x with a 1 appended, and the residuals. Its norm is
+    therefore |(x, 1)| × |residuals|, and a sum of clipped gradients is one matrix product.
     """
 
     def residuals(self, scores: Any, labels: Any) -> Any:

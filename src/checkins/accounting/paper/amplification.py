@@ -5,9 +5,10 @@ Each theorem says that a protocol with an ε₀-DP randomizer is (ε, δ)-DP wit
     ε = x²/2 + x √(2 log(1/δ)),     x = scale · b^power · (b − 1),     b = e^ε₀.
 
 The theorems differ only in ``power`` and ``scale``. "The paper" is [BKMTT20], arXiv:2007.06605v2.
-For an (ε₀, δ₀)-DP randomizer, its Lemma A.3 replaces each randomizer by a pure 8ε₀-DP randomizer at
-total variation distance δ₁. The theorem with 8ε₀ instead of ε₀ gives ε′, and the total δ is
-δ′ = δ + randomizers · (e^ε′ + 1) · δ₁, where ``randomizers`` is the number of replaced randomizers.
+For an (ε₀, δ₀)-DP randomizer, the paper's Lemma A.3 replaces each randomizer by a pure 8ε₀-DP
+randomizer at total variation distance δ₁. The theorem with 8ε₀ instead of ε₀ gives ε′, and the
+total δ is δ′ = δ + randomizers · (e^ε′ + 1) · δ₁, where ``randomizers`` is the number of replaced
+randomizers.
 """
 
 from __future__ import annotations
@@ -215,8 +216,8 @@ class Amplification:
 
         Theorem:     the "furthermore" part of each statement.
         Rounding:    both up; δ₁ is the smallest for which the lemma allows δ₀.
-        Differs:     for swapping, bins and averages, n randomizers are replaced; the statements
-                     count m.
+        Differs:     for swapping, bins and averages, all n randomizers are replaced, one per
+                     client. The statements count m, one per slot.
         """
         validate.open_unit(delta=delta)
         distance = smallest_distance(local_epsilon=local_epsilon, local_delta=local_delta)

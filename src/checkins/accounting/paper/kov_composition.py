@@ -1,8 +1,8 @@
 """Composition of steps with different ε, by [KOV17, Thm 3.5], without the paper's relaxations.
 
-"The paper" is [BKMTT20]. Its proofs bound the ε of step i by εᵢ = log(1 + gap/tᵢ), where tᵢ
-decreases linearly with i. They then replace the sums over i by larger closed forms. This module
-computes the sums themselves.
+"The paper" is [BKMTT20]. Its proofs bound the ε of step i by εᵢ = log(1 + gap/tᵢ), where gap is a
+constant, and tᵢ decreases linearly with i. They then replace the sums over i by larger closed
+forms. This module computes the sums themselves.
 """
 
 from __future__ import annotations
@@ -18,13 +18,16 @@ from checkins.accounting.paper.amplification import ROUND_UP, tail_epsilon
 from checkins.accounting.paper.statements import Loads, checked_loads
 from checkins.errors import InvalidValue
 
-_MAX_LISTED_STEPS = 10**7  # to save memory
+_MAX_LISTED_STEPS = 10**7  # largest number of steps in a list, to save memory
 _MAX_SUMMED_STEPS = 2**17  # number of steps that are summed one by one
 _MAX_LOCAL_EPSILON = 700.0  # for a larger ε₀, e^ε₀ may overflow
 
 
 def biased_sampling_ratio(*, local_epsilon: float, sampling: float) -> float:
-    """Return e^ε₀/(1 + q(e^ε₀ − 1)), the largest likelihood ratio against a q-biased sample.
+    """Return e^ε₀/(1 + q(e^ε₀ − 1)), a bound on a likelihood ratio, with q = ``sampling``.
+
+    The ratio is that of a randomizer's output on one input to its output on a random input, which
+    is the same input with probability q.
 
     Theorem:     [BKMTT20, Lem A.1], arXiv:2007.06605v2.
     Neighbours:  none; two inputs of one randomizer.
@@ -40,7 +43,7 @@ def biased_sampling_ratio(*, local_epsilon: float, sampling: float) -> float:
 
 
 def relaxed_composition(*, delta: float, steps: int, a: float, b: float) -> float:
-    """Return ε of k adaptive steps with εᵢ ≤ log(1 + a/(k − b(i − 1))), in closed form.
+    """Return ε of k = ``steps`` adaptive steps with εᵢ ≤ log(1 + a/(k − b(i − 1))), in closed form.
 
         ε = a²/(2k(1 − b)) + √(2a² log(1/δ)/(k(1 − b)))
 
@@ -60,9 +63,9 @@ def relaxed_composition(*, delta: float, steps: int, a: float, b: float) -> floa
 def composition(epsilons: ArrayLike, *, delta: float) -> float:
     """Return ε of an adaptive sequence of pure εᵢ-DP steps, the smallest of three bounds.
 
-        Σεᵢ,   Σ εᵢ tanh(εᵢ/2) + √(2 log(1/δ) Σεᵢ²),   the same with log(e + √(Σεᵢ²)/δ)
-
-    in place of log(1/δ).
+        Σεᵢ
+        Σ εᵢ tanh(εᵢ/2) + √(2 log(1/δ) Σεᵢ²)
+        Σ εᵢ tanh(εᵢ/2) + √(2 log(e + √(Σεᵢ²)/δ) Σεᵢ²)
 
     Theorem:     [KOV17, Thm 3.5], arXiv:1311.0776v4.
     Neighbours:  those for which the steps are DP.
@@ -97,7 +100,8 @@ def homogeneous_composition(*, epsilon: float, steps: int, delta: float) -> floa
 def replacement_steps(*, local_epsilon: float, slots: int, largest_weight: float) -> Steps:
     """Return the steps of random replacement, with w = ``largest_weight``.
 
-    w is p₀ for the fixed window, and 1 for the sliding window.
+    w bounds the probability that the record is used. It is the participation p₀ for the fixed
+    window of m slots, and 1 for the sliding window.
 
         εᵢ = log(1 + w e^ε₀(e^ε₀ − 1)/(i − 1 + e^ε₀(m − i + 1))),     i = 1..m
 
@@ -151,11 +155,12 @@ def swapping_steps(*, local_epsilon: float, clients: int) -> Steps:
 
 
 def bins_epsilons(*, local_epsilon: float, loads: Loads) -> NDArray[np.float64]:
-    """Return the steps εᵢ = log(1 + pᵢ(e^ε₀ − 1)) of averages within bins.
+    """Return the steps εᵢ = log(1 + pᵢ(e^ε₀ − 1)) of averages within bins of ℓᵢ records.
 
         pᵢ = ℓᵢ/(ℓᵢ + e^−2ε₀ Σ_{k<i} ℓₖ + e^−ε₀ Σ_{k>i} ℓₖ)
 
-    Theorem:     proof of [BKMTT20, Thm A.5], arXiv:2007.06605v2, before pᵢ ≤ e^2ε₀ ℓᵢ/n.
+    Theorem:     proof of [BKMTT20, Thm A.5], arXiv:2007.06605v2, without the proof's relaxation
+                 pᵢ ≤ e^2ε₀ ℓᵢ/n.
     Neighbours:  replace-one, at index 1, given the loads.
     Rounding:    to nearest.
 
@@ -174,7 +179,8 @@ def bins_epsilons(*, local_epsilon: float, loads: Loads) -> NDArray[np.float64]:
         sizes + inverse * inverse * before + inverse * after, np.finfo(float).tiny
     )
     if local_epsilon > _MAX_LOCAL_EPSILON:
-        return (sizes > 0.0) * np.full_like(sizes, local_epsilon)  # pᵢ ≤ 1
+        # e^ε₀ may overflow. Because pᵢ ≤ 1, every step is at most ε₀.
+        return (sizes > 0.0) * np.full_like(sizes, local_epsilon)
     steps: NDArray[np.float64] = np.log1p(probabilities * math.expm1(local_epsilon))
     return steps
 
@@ -251,12 +257,13 @@ class Steps:
         return self._epsilons_at(np.arange(self.count - 1, -1, -1, dtype=np.float64))
 
     def _trapezoid_rule(self, start: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Return εᵢ and weights of the trapezoid rule, for the steps with count − i ≥ ``start``.
+        """Return εᵢ and weights of the trapezoid rule, for all steps except the last ``start``.
 
         For convex f, the sum over integers is at most the integral of f over unit intervals around
-        them, and the integral is at most the trapezoid rule. Here f is a product of positive,
-        decreasing, convex functions of t: log(1 + gap/t) and tanh(εᵢ/2) = gap/(2t + gap). The nodes
-        are nearly geometric in t.
+        them, and the integral is at most the trapezoid rule. Here f is εᵢ, εᵢ² or εᵢ tanh(εᵢ/2), as
+        a function of t. Its factors, εᵢ = log(1 + gap/t) and tanh(εᵢ/2) = gap/(2t + gap), are
+        positive, decreasing and convex in t, so f is convex too. The nodes are nearly geometric in
+        t.
         """
         lowest = self.last + self.slope * (start - 0.5)
         growth = math.log1p(self.slope * (self.count - start) / lowest)

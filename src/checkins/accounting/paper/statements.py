@@ -1,11 +1,14 @@
 """The paper's privacy theorems for its three protocols, and for the mechanisms in their proofs.
 
 [BKMTT20] is "Privacy Amplification via Random Check-Ins", arXiv:2007.06605v2. Here n is
-``clients``, m is ``slots`` (``window`` for the sliding protocol) and p₀ is ``participation``. Most
-theorems are returned as an ``Amplification``, which computes ε for pure and for approximate
-randomizers. A function whose name ends in ``_total`` takes the total δ and chooses how to split it.
-The bounds may exceed ``amplification.known_slot_epsilon``, the ε that holds without amplification.
-Theorems "at index 1" (replacement, swapping and bins) compare datasets that differ in record 1.
+``clients``, m is ``slots`` (``window`` for the sliding protocol) and p₀ is ``participation``. One
+report is (ε₀, δ₀)-DP. A randomizer is pure if δ₀ = 0, and approximate otherwise. Where a docstring
+gives only x, ε = x²/2 + x √(2 log(1/δ)). Most theorems are returned as an ``Amplification``, which
+computes ε for pure and for approximate randomizers. A function whose name ends in ``_total`` takes
+the total δ and chooses how to split it. A bound can be larger than
+``amplification.known_slot_epsilon``, the ε that holds even if the adversary knows the client's
+slot. In that case, this ε is the better bound. Theorems "at index 1" (replacement, swapping and
+bins) compare datasets that differ in record 1.
 
 Corollary 3.3 is about one epoch: the fixed window with p₀ = m/n, run n/m times. If m does not
 divide n, there are ⌊n/m⌋ complete runs, and the bounds for n/m runs cover them.
@@ -69,8 +72,8 @@ def sliding_window(*, window: int) -> Amplification:
     Theorem:     [BKMTT20, Thm 4.3], arXiv:2007.06605v2. Participation 1.
     Neighbours:  replace-one.
     Rounding:    up.
-    Differs:     the server makes n − m + 1 updates instead of n, and for a pure randomizer, m δ₀ is
-                 not added to δ.
+    Differs:     the theorem counts n updates of the server, but there are n − m + 1. The theorem's
+                 proof adds m δ₀ to δ, but the code does not (docs/theory/slips.md).
 
     >>> round(sliding_window(window=1000).epsilon(local_epsilon=1.0, delta=1e-6), 4)
     0.4749
@@ -83,6 +86,9 @@ def averaged(*, load_delta: float, clients: int, slots: int) -> Amplification:
     """Return the theorem for averages of all reports of a slot. The total δ is δ + ``load_delta``.
 
         x = e^(2ε₀)(e^ε₀ − 1) ε₁,     ε₁ = √(1/n + 1/m) + √(log(1/δ₂)/n),     δ₂ = ``load_delta``
+
+    With probability at most δ₂, the 2-norm of the slots' numbers of reports exceeds the bound of
+    ``occupancy.load_norm``, which the theorem uses.
 
     Theorem:     [BKMTT20, Thm 4.1], arXiv:2007.06605v2. Participation 1, clients do not collude.
     Neighbours:  replace-one.
@@ -100,11 +106,12 @@ def averaged(*, load_delta: float, clients: int, slots: int) -> Amplification:
 def averaged_total(
     *, local_epsilon: float, local_delta: float, delta: float, clients: int, slots: int
 ) -> float:
-    """Return the smallest ε of ``averaged`` over all splits of ``delta`` into δ′ + δ₂.
+    """Return the smallest ε of ``averaged``, over splits of ``delta`` into its δ and its δ₂.
 
     Theorem:     [BKMTT20, Thm 4.1], arXiv:2007.06605v2. Participation 1, clients do not collude.
     Neighbours:  replace-one.
-    Rounding:    up; the split is the best of DELTA_SHARES − 1.
+    Rounding:    up. Only the splits on the grid of ``amplification.best_split`` are tried, so a
+                 slightly better split may exist.
 
     >>> given = dict(delta=1e-6, slots=1000)
     >>> round(averaged_total(local_epsilon=0.5, local_delta=0.0, clients=100_000, **given), 4)
@@ -226,7 +233,7 @@ def shuffling_earlier(*, local_epsilon: float, delta: float, clients: int) -> fl
 
 
 def one_run(*, local_epsilon: float, beta: float, clients: int, slots: int) -> float:
-    """Return ε₁ of one run: the ε of the fixed window at p₀ = m/n and δ = β.
+    """Return ε₁ of one run: the ε of the fixed window at p₀ = m/n, if the δ of one run is β.
 
     Theorem:     proof of [BKMTT20, Cor 3.3], arXiv:2007.06605v2, first line.
     Neighbours:  replace-one.
@@ -244,8 +251,8 @@ def one_run(*, local_epsilon: float, beta: float, clients: int, slots: int) -> f
 def one_run_bound(*, local_epsilon: float, beta: float, clients: int, slots: int) -> float:
     """Return 2(e^ε₀ − 1)√(2 m e^ε₀ log(1/β))/n, the closed form of ε₁ in the corollary.
 
-    Theorem:     proof of [BKMTT20, Cor 3.3], arXiv:2007.06605v2, second line. At least
-                 ``one_run`` under the corollary's preconditions.
+    Theorem:     proof of [BKMTT20, Cor 3.3], arXiv:2007.06605v2, second line. Under the corollary's
+                 preconditions, the result is an upper bound on ``one_run``.
     Neighbours:  replace-one.
     Rounding:    up.
 
@@ -261,6 +268,8 @@ def one_run_bound(*, local_epsilon: float, beta: float, clients: int, slots: int
 
 def total_delta(*, delta: float, beta: float, clients: int, slots: int) -> float:
     """Return δ + nβ/m, the total δ of all runs.
+
+    β is the δ of each of the n/m runs, and δ is that of their composition.
 
     Theorem:     proof of [BKMTT20, Cor 3.3], arXiv:2007.06605v2.
     Neighbours:  replace-one.
@@ -308,8 +317,8 @@ def repeated_explicit(
     Theorem:     proof of [BKMTT20, Cor 3.3], arXiv:2007.06605v2, last display.
     Neighbours:  replace-one.
     Rounding:    up.
-    Differs:     the first term has log(1/δ), where one display has log(1/β). ε₁ ≤ 1/2 and n ≥ m are
-                 checked, because the stated preconditions do not imply them.
+    Differs:     the first term has log(1/δ); one display of the paper has log(1/β) there. ε₁ ≤ 1/2
+                 and n ≥ m are checked, because the stated preconditions do not imply them.
 
     >>> given = dict(local_epsilon=1.0, clients=10_000, slots=100)
     >>> round(repeated_explicit(delta=5e-7, beta=5e-9, **given), 4)
@@ -337,7 +346,8 @@ def repeated_total(
 
     Theorem:     proof of [BKMTT20, Cor 3.3], arXiv:2007.06605v2; [DR14, Thm 3.20].
     Neighbours:  replace-one.
-    Rounding:    up; the split is the best of DELTA_SHARES − 1 that satisfy the preconditions.
+    Rounding:    up. Only the splits on the grid of ``amplification.best_split`` that satisfy the
+                 preconditions are tried, so a slightly better split may exist.
 
     >>> given = dict(local_epsilon=1.0, delta=1e-6, clients=10_000, slots=100)
     >>> round(repeated_total(**given), 4), round(repeated_total(form=repeated_explicit, **given), 4)

@@ -1,6 +1,8 @@
 """The paper's Table 1 and Figure 2, and all its statements at one setting, as plain data.
 
 The paper is [BKMTT20], "Privacy Amplification via Random Check-Ins", arXiv:2007.06605v2.
+Here n is the number of clients, m the number of slots, and ε₀ and δ₀ are the epsilon and delta of
+one report.
 """
 
 from __future__ import annotations
@@ -40,9 +42,10 @@ class TableRow:
 def table1(*, clients: int, slots: int, local_epsilon: float, delta: float) -> tuple[TableRow, ...]:
     """Return ε after one epoch of n updates on n clients, for five sources of amplification.
 
-    Theorem:     [BKMTT20, Table 1], arXiv:2007.06605v2. Check-ins: n/m runs of m slots.
+    Theorem:     [BKMTT20, Table 1], arXiv:2007.06605v2. The row of check-ins is for n/m runs of m
+                 slots.
     Neighbours:  replace-one.
-    Rounding:    up. Bounds above ε₀ are listed too, although ε₀ always holds.
+    Rounding:    up. A bound above ε₀ is listed too, although it is useless: ε₀ always holds.
 
     >>> [round(row.epsilon, 3) for row in
     ...  table1(clients=100_000, slots=1000, local_epsilon=2.0, delta=1e-6)]
@@ -227,7 +230,7 @@ _Statement = (
     tuple[str, str, Callable[..., object]]
     | tuple[str, str, Callable[..., object], Callable[..., object]]
 )
-"""An id, the statement, its function, and, if that returns an object, the method to call on it."""
+"""For each row: id, statement, function and, if it returns an object, the method to call on it."""
 
 _STATEMENTS: tuple[_Statement, ...] = (
     ("A1", "Thm 3.2: fixed window", statements.fixed_window, _PURE_EPSILON),
@@ -307,7 +310,7 @@ def _row(
     method_parameters = [] if method is None else list(inspect.signature(method).parameters)[1:]
     method_arguments = {name: _argument(setting, name) for name in method_parameters}
     arguments = {**method_arguments, **bound_arguments}
-    if "local_epsilon" in bound_arguments and method_arguments:  # the report lists it first
+    if "local_epsilon" in bound_arguments and method_arguments:  # list local_epsilon first
         arguments = {"local_epsilon": bound_arguments["local_epsilon"], **arguments}
     inputs: dict[str, float] = {}
     for name, value in arguments.items():

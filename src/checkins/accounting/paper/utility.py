@@ -1,9 +1,10 @@
 """Step sizes and excess-risk bounds of the fixed and averaged protocols, with all constants.
 
-Setting: there are n i.i.d. clients, each in one slot. The population risk F is convex, with an
-L-Lipschitz loss on a ball of diameter R in p dimensions. Reports carry Gaussian noise of standard
-deviation σ per coordinate. The model is projected onto the ball after every slot, and every slot
-makes one step.
+Setting: there are n i.i.d. clients and m slots. A client takes part with probability p₀, and then
+draws one slot. In formulas, H_k is the k-th harmonic number, and S is the number of reports in a
+slot. The population risk F is convex, with an L-Lipschitz loss on a ball of diameter R in p
+dimensions. Reports carry Gaussian noise of standard deviation σ per coordinate. The model is
+projected onto the ball after every slot, and every slot makes one step.
 
 The paper, [BKMTT20], applies two theorems on SGD as if every slot gave an unbiased gradient. But an
 empty slot gives no gradient, and whether a slot is empty depends on the slots before it. The bounds
@@ -41,7 +42,7 @@ def last_iterate_risk(
     Neighbours:  none; expectation over data, check-ins and noise.
     Rounding:    up; infinity if no client can check in.
     Differs:     [BKMTT20, Thm 3.5 and 4.2] treat every slot as unbiased. Here, empty slots add a
-                 factor of at most 1/(1 − (1 − p₀/m)^n), and no rescaling is needed.
+                 factor of at most 1/(1 − (1 − p₀/m)^n), and updates need not be rescaled.
 
     >>> given = dict(clients=1000, slots=100, participation=1.0)
     >>> round(last_iterate_risk(rate=1.0, second_moment=1.0, diameter=1.0, **given), 3)
@@ -104,9 +105,9 @@ def fixed_window_risk(
     Theorem:     [BKMTT20, Thm 3.5], arXiv:2007.06605v2; [SZ13, Thm 2].
     Neighbours:  none; expectation over data, check-ins and noise.
     Rounding:    up.
-    Differs:     in the paper's proof, the denominator of the second moment is not squared. The
-                 bound holds with or without the proof's factor 1/(1 − p_b) on every update, because
-                 ``last_iterate_risk`` is smaller.
+    Differs:     the paper's proof does not square the denominator 1 − 2e^(−np₀/m) of the second
+                 moment. The bound holds with or without the factor that the proof puts on every
+                 update, 1/(1 − p_b) in its notation, because ``last_iterate_risk`` is smaller.
 
     >>> given = dict(lipschitz=1.0, diameter=1.0, dimension=10, noise_std=0.1)
     >>> round(fixed_window_risk(clients=1000, slots=100, participation=1.0, **given), 4)
@@ -215,13 +216,15 @@ def averaged_smooth_risk(
 
         Rκ/(2√m)·(1 + 1/q) + βR²/(2qm) + LR/(qm),     q = 1 − (1 − 1/m)^n
 
-    The step size is that of ``averaged_smooth_step``. The bound covers the mean of θ₁..θ_m, as in
-    the paper, and the mean of θ₂..θ_{m+1}.
+    The step size is that of ``averaged_smooth_step``. κ is as defined there, and q is the
+    probability that a slot is not empty. θᵢ is the model before slot i. The bound covers the mean
+    of θ₁..θ_m, as in the paper, and the mean of θ₂..θ_{m+1}.
 
     Theorem:     [BKMTT20, Thm 4.2], arXiv:2007.06605v2, "furthermore"; [B15, Thm 6.3].
     Neighbours:  none; expectation over data, check-ins and noise.
     Rounding:    up.
-    Differs:     empty slots (q) are accounted for, and so is θ₁, which [B15] leaves out.
+    Differs:     empty slots are accounted for, by q, and so is the first model θ₁, which [B15]
+                 leaves out.
 
     >>> given = dict(lipschitz=1.0, smoothness=1.0, diameter=1.0, dimension=10, noise_std=0.1)
     >>> round(averaged_smooth_risk(clients=1000, slots=100, **given), 4)

@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 MOST_CLIENTS_OR_SLOTS = 10_000_000
-"""Largest number of clients or slots of `theorems`. Sums over more terms would take minutes."""
+"""Largest number of clients or slots that the command `theorems` accepts. Sums over more terms
+would take minutes."""
 
 TABLE_LOCAL_EPSILONS = (0.1, 0.25, 0.5, 1.0, 1.5, 2.0, 3.0)
 """Values of the local epsilon ε₀ in the printed table of Figure 2."""

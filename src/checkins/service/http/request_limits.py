@@ -342,7 +342,7 @@ def address_key(address: str) -> str:
 
 
 def parse_address(address: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
-    """Parse an IP address; return None if it is not one. IPv4-mapped IPv6 becomes IPv4."""
+    """Parse an IP address. Return None if the text is no address. IPv4-mapped IPv6 becomes IPv4."""
     try:
         parsed = ipaddress.ip_address(address)
     except ValueError:

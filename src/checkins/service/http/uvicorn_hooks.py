@@ -4,7 +4,7 @@
 
 | what is limited | limit | what the client gets |
 |---|---|---|
-| time until a request head is complete | ``head_s`` | 408; closed at once if nothing arrived |
+| time until a request head is complete | ``head_s`` | 408; no response if no byte arrived |
 | size of a head, or of trailers and chunk framing | ``head_bytes`` | 431 |
 | slow reading of a response | 1 KiB a second, checked every ``answer_s`` | connection aborted |
 | connections in total, and per address or IPv6 /64 | ``connections``, ``per_address`` | 503 |
@@ -40,8 +40,9 @@ HTTP_VERSIONS = ("1.0", "1.1")
 _STATUS_LINE_START, _LENGTH_HEADER = b"HTTP/1.", b"\r\ncontent-length: "
 _MIN_READ_BYTES_PER_S = 1024  # a client that reads its response more slowly is disconnected
 _BYTES_PER_BODY_BYTE = 9
-"""Received bytes that do not count against the limit of a head, for each byte of a body: the byte
-itself, and up to eight bytes of framing if the byte is a chunk of its own."""
+"""For each byte of a body, this many received bytes do not count towards the limit of a head: the
+byte itself, and up to eight bytes of chunk framing (in the worst case, every chunk has one
+byte)."""
 
 
 class JoiningTransport:
@@ -167,8 +168,9 @@ def limited_protocol(
                 if self.transport.is_closing():
                     return
             if self.head_timer is None and (self.in_head or not self._is_responding()):
-                # The timer is needed even if these bytes begin no head, or are the rest of a body
-                # whose response is already sent, because uvicorn has stopped its keep-alive timer.
+                # uvicorn stops its keep-alive timer when any bytes arrive. So this timer is needed
+                # after any bytes: also if they begin no head, or are the rest of a body that was
+                # already answered.
                 self._start_head_timer()
 
         def on_message_begin(self) -> None:
@@ -315,7 +317,10 @@ class GracefulServer(uvicorn.Server):
             self._captured_signals.clear()
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """Stop as uvicorn does, even if the app is still starting and waits for the database."""
+        """Stop as uvicorn does, and call ``release_waiters`` at once.
+
+        Otherwise an app that is still starting would go on waiting for the database.
+        """
         super().handle_exit(sig, frame)
         if self._loop is not None:
             self._loop.call_soon_threadsafe(self._release_waiters)

@@ -245,7 +245,7 @@ def _matching_rows(
 def _membership_conditions(
     connection: Connection, key: Column[str], values: Sequence[str]
 ) -> Iterator[ColumnElement[bool]]:
-    """Yield SQL conditions. The rows whose column ``key`` is in ``values`` meet one of them."""
+    """Yield SQL conditions, each for a part of ``values``: the column ``key`` is in this part."""
     if not values:
         return
     if connection.dialect.name == "postgresql":

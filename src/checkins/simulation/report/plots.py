@@ -1,6 +1,7 @@
-"""Line, bar and dot plots of a report, as plain values for plotly's script.
+"""Line, bar and dot plots of the page report.html, as plain values for plotly's script.
 
-A dummy is a report without data, which the server draws in place of a missing report.
+A dummy is a random report without data, which the server uses in place of the missing report of a
+client.
 """
 
 from __future__ import annotations

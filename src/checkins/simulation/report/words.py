@@ -1,8 +1,9 @@
-"""Numbers and sentences of a report about metrics, certificate and limits of a simulation.
+"""Numbers and sentences of the page about metrics, certificate and limits of a simulation.
 
-The functions return plain text, which ``report.html`` escapes. Upper bounds are rounded up, lower
-bounds down. A dash stands for an infinite or missing number. A dummy is a report without data,
-which the server draws in place of a missing report.
+The page is the file report.html. The functions return plain text, which the module ``html`` of this
+package escapes. Upper bounds are rounded up, lower bounds down. A dash stands for an infinite or
+missing number. A dummy is a random report without data, which the server uses in place of the
+missing report of a client.
 """
 
 from __future__ import annotations

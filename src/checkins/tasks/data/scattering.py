@@ -5,7 +5,8 @@ own values only. The features of one client therefore do not depend on other cli
 found that, with privacy, linear models on these features classify small pictures better than deep
 models.
 
-For a picture x, wavelets ψ of two sizes (0, 1) and L angles, and a Gaussian window φ,
+For a picture x, wavelets ψ of two sizes (0, 1) and L angles, and a Gaussian window φ, where ∗ is
+convolution,
 
     order 0:  x ∗ φ        order 1:  |x ∗ ψ| ∗ φ        order 2:  ||x ∗ ψ₀| ∗ ψ₁| ∗ φ,
 

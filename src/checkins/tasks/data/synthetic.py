@@ -17,10 +17,11 @@ loss ℓ, risk F(θ) = E ℓ, Lipschitz constant L and smoothness β, the proble
                F(θ) − F(c) = an integral over a disc, L = 1, β = 1/4
 
 with κ = E|x₁| = Γ(p/2)/(√π Γ((p + 1)/2)). The sign of each ± is drawn with probability 1/2. With
-the absolute loss, |s| ≤ R/2, so the mean loss of a client with y = ±R/2 is R/2 for every θ. The
-excess risk of the squared loss follows from E[xxᵀ] = I/p. The excess risk of the logistic loss is
-the mean Kullback-Leibler divergence of two Bernoulli distributions with log-odds ⟨x, c⟩ and ⟨x, θ⟩.
-It depends only on the projection of x onto the plane of c and θ.
+the absolute loss, the clients with y = ±R/2 do not move the optimum: because |s| ≤ R/2, their loss,
+averaged over the two signs, is R/2 for every θ. The excess risk of the squared loss follows from
+E[xxᵀ] = I/p. The excess risk of the logistic loss is the mean Kullback-Leibler divergence of two
+Bernoulli distributions with log-odds ⟨x, c⟩ and ⟨x, θ⟩. It depends only on the projection of x onto
+the plane of c and θ.
 """
 
 from __future__ import annotations
@@ -46,7 +47,8 @@ OPTIMUM_NORM_SHARE = 0.8
 """Norm of the optimum, divided by the radius of the ball."""
 
 _OUTLIER_SHARE = 0.25  # share of the clients with y = ±R/2, with the absolute loss
-_TARGET_NOISE = 0.1  # of the squared loss, in units of R: |s − y| ≤ R/2 + 0.8 · R/2 + 0.1 R = R
+# With the squared loss, y = ⟨x, c⟩ ± _TARGET_NOISE R. So |s − y| ≤ R/2 + 0.8 · R/2 + 0.1 R = R.
+_TARGET_NOISE = 0.1
 _TENSOR_NAME = "weights"
 
 
@@ -62,7 +64,8 @@ class Loss(StrEnum):
 class Problem:
     """One of the problems above, on a ball of ``diameter`` R. ``seed`` determines the optimum.
 
-    A ``Problem`` is also its own linear model, with one tensor of p weights and no intercept.
+    A ``Problem`` also has the methods of a model, so it can be trained: it is a linear model with
+    one tensor of p weights and no intercept.
 
     >>> problem = Problem(Loss.SQUARED, dimension=4, diameter=2.0, seed=1)
     >>> problem.lipschitz, problem.smoothness
@@ -255,7 +258,8 @@ def _radius_quadrature(
 
 MOST_CLIENTS = 2**48
 MOST_DRAWS = 2**16
-"""Largest number of draws per client. The numbers of client and draw together fill 64 bits."""
+"""Largest number of draws per client. The index of a client (48 bits) and the index of a draw (16
+bits) together fill one word of 64 bits."""
 
 _BLOCK_WORDS = 2**15  # 64-bit words computed at a time, so that they fit into the cache
 
