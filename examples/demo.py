@@ -82,8 +82,7 @@ def demo(given: argparse.Namespace, interruption: Interruption, programs: ExitSt
     verified = json.loads(checker.finished(interruption, within_s=60.0) or "null")
     if verified is None:
         raise checker.failure()
-    text = given.campaign.read_text(encoding="utf-8")
-    html = report.page(view, progress, swarm, verified, text)
+    html = report.page(view, progress, swarm, verified, given.campaign.read_text(encoding="utf-8"))
     (given.out / "report.html").write_text(html, encoding="utf-8")
     summary.conclude(view, progress["curve"][-1]["metrics"], swarm, verified, out=given.out)
 

@@ -342,7 +342,7 @@ def test_a_targets_campaigns_are_counted(value: object) -> None:
         (AVERAGED, PARTICIPATION, "participation 1 only"),
         (AVERAGED, SLOTS, "fixed protocol only"),
         (WINDOW, SLOTS, "fixed protocol only"),
-        (SERVER, CAPACITY, "sums private reports"),
+        (SERVER, CAPACITY, "sum private reports"),
         (AVERAGED, CAPACITY, "averaged updates use all"),
     ],
 )

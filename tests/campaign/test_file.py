@@ -129,7 +129,7 @@ def test_what_does_not_change_the_price_may_be_left_out() -> None:
         (
             "population =",
             "population = [5, 1]",
-            "c.toml:15: [budget] population = [5, 1]: the first must",
+            "c.toml:15: [budget] population = [5, 1]: the smallest number must",
         ),
         ("population =", "population = [5]", "c.toml:15: [budget] population = [5]: must be"),
         ("population =", 'population = "x"', 'c.toml:15: [budget] population = "x": must be'),

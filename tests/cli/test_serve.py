@@ -164,7 +164,7 @@ def test_who_may_enrol_is_what_the_files_say(serve, file: Path, tmp_path: Path) 
         (("--workers", "2"), "SQLite allows only one worker"),
         (("--workers", "0"), "must be an integer from 1"),
         (("--workers", "two"), "must be an integer from 1"),
-        (("--start", "tomorrow"), "must be now, +SECONDS, or an instant"),
+        (("--start", "tomorrow"), "must be now, +SECONDS, or a time with its zone"),
         (("--start", "2020-01-01T00:00:00Z"), "has passed"),
         (("--store", "mysql://ann:hidden-word@x/y"), "must be sqlite:///FILE.db or postgresql://"),
         (("--store", "sqlite:///:memory:"), "a store in memory"),

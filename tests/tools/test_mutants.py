@@ -34,7 +34,7 @@ def test_the_same_tests_pass_without_a_bug() -> None:
 
 @pytest.mark.slow
 def test_a_bug_that_no_test_notices_survives() -> None:
-    harmless = Change("protocol/rules.py", "return now + pick", "return pick + now")
+    harmless = Change("protocol/rules.py", "return first_open_slot + pick", "return pick + first_open_slot")
     target = "tests/protocol/test_participant.py::test_a_client_keeps_to_its_own_window"
     assert caught(Mutant("harmless", "", (harmless,), (target,))) is None
 
@@ -47,7 +47,7 @@ def test_a_test_that_is_gone_is_told() -> None:
 
 def test_planting_a_bug_changes_nothing_in_src(tmp_path: Path) -> None:
     """Files without a bug are links into src/; what is written beside a planted one stays away."""
-    folder, text = mutants.ROOT / "src/checkins/protocol", "return now + pick"
+    folder, text = mutants.ROOT / "src/checkins/protocol", "return first_open_slot + pick"
     names = {path.name for path in folder.glob("__pycache__/rules.*")}
     source = mutants.link_source(tmp_path, ["protocol/rules.py"])
     plant(Mutant("", "", (Change("protocol/rules.py", text, "BUG"),), ()), source / "checkins")

@@ -2,17 +2,14 @@
 
 The module ``composition`` is valid only for campaigns whose parameters were fixed beforehand. If an
 operator looks at releases before describing the next campaign, the true epsilon may be larger. A
-filter is fixed before the first release, with a bound on the total charge. Every block of campaigns
-has a charge. The filter refuses a block if the total charge would exceed the bound. All admitted
-blocks together are (epsilon, delta)-DP, however they were chosen. ``certify_adaptive`` certifies
-the blocks.
+filter is fixed before the first release. It refuses a block of campaigns if the total charge of all
+blocks would exceed its bound. All admitted blocks together are (epsilon, delta)-DP, however they
+were chosen. ``certify_adaptive`` certifies the blocks.
 
-A ``Block`` is declared before any of its campaigns releases anything. It is charged in full, even
-if some of its campaigns never run. Within a block, campaigns compose like campaigns whose
-parameters were all fixed beforehand.
-
-The *curve* of a block is an upper bound on its delta as a function of epsilon. Its *slack* is a
-part of delta that the charge may ignore.
+A ``Block`` is declared before any of its campaigns releases anything, and charged in full, even if
+some of its campaigns never run. Within a block, campaigns compose as if fixed beforehand. The
+*curve* of a block is an upper bound on its delta as a function of epsilon. Its *slack* is a part of
+delta that the charge may ignore.
 
 Theorem:     docs/theory/adaptive-campaigns.md.
 Neighbours:  either relation; the curve of a block bounds both directions.
@@ -59,18 +56,15 @@ VARIATION_SHARE = 0.01
 """Share of delta that is reserved for the total variation between implementation and design."""
 RENYI_ORDERS = (2, 3, 4, 6, 8, 10, 12, 16, 20, 24, 32, 40, 48, 64, 96, 128, 256, 512, 1024)
 """Orders of the Renyi filters that ``choose_filter`` compares."""
-MOST_RENYI_ORDER = 1024
-"""Largest order of a Renyi filter."""
+MOST_RENYI_ORDER = RENYI_ORDERS[-1]
 FIXED_BEFOREHAND = "parameters fixed beforehand"
 """Last words of the assumption that a filter makes unnecessary."""
 _MOST_COMPARED = 1000
 """Largest number of campaigns for which the comparison without a filter is computed."""
-_NODES = 512
-"""Number of epsilons at which a curve is evaluated."""
-_COARSE_NODES, _COARSE_CELLS = 128, 128
-"""Numbers of epsilons and of grid cells of the coarse curve with which a filter is chosen."""
-_LEAST_SHIFT = 1e-6
-"""Smallest mean mu for which the delta between N(mu, 1) and N(0, 1) is computed accurately."""
+_NODES, _COARSE_NODES, _COARSE_CELLS = 512, 128, 128
+"""Numbers of epsilons of a curve, and of epsilons and grid cells of the coarse curve with which a
+filter is chosen."""
+_LEAST_SHIFT = 1e-6  # smallest mean mu whose delta against N(0, 1) is accurate
 
 
 @dataclass(frozen=True, slots=True)
