@@ -34,7 +34,9 @@ def test_the_same_tests_pass_without_a_bug() -> None:
 
 @pytest.mark.slow
 def test_a_bug_that_no_test_notices_survives() -> None:
-    harmless = Change("protocol/rules.py", "return first_open_slot + pick", "return pick + first_open_slot")
+    harmless = Change(
+        "protocol/rules.py", "return first_open_slot + pick", "return pick + first_open_slot"
+    )
     target = "tests/protocol/test_participant.py::test_a_client_keeps_to_its_own_window"
     assert caught(Mutant("harmless", "", (harmless,), (target,))) is None
 
