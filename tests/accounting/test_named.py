@@ -288,6 +288,17 @@ def test_extreme_designs_have_bounds(
         assert bound.lower(epsilon) <= bound.upper(epsilon) * (1 + 1e-6) + 1e-13
 
 
+@pytest.mark.parametrize("local_epsilon", [0.001, 0.01, 0.3])
+@pytest.mark.parametrize("slots", [1, 10])
+def test_a_tiny_delta_does_not_make_the_laplace_bounds_cross(
+    local_epsilon: float, slots: int
+) -> None:
+    """A client alone among dummies has a privacy loss of half the local epsilon at most."""
+    campaign = NamedCampaign(LaplaceLaw(local_epsilon), slots, 1.0, 1)
+    found = campaign.divergence(ADD_REMOVE, delta=1e-18, cells=None).epsilon(1e-18)
+    assert found.lower <= local_epsilon / 2.0 <= found.upper <= local_epsilon
+
+
 # Certificates
 
 

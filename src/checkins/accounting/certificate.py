@@ -214,9 +214,9 @@ def _noise_assumptions(design: Design, curious: int) -> Iterator[str]:
     if design.capacity is not None:
         reports = f"{design.capacity:,} report{'s' if design.capacity > 1 else ''}"
     yield f"every slot uses exactly {reports}, dummies included, and releases no count of check-ins"
+    yield "all clients use the same randomizer, and draw their reports independently"
     if design.capacity is not None and design.capacity > 1:
         yield "a slot releases the sum of its reports only, not their order"
-        yield "all clients use the same randomizer, and draw their reports independently"
         yield f"{others} keep their reports secret"
     if design.named_randomizer is not None:
         named = design.named_randomizer

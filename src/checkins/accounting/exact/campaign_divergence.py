@@ -104,7 +104,7 @@ def _check_coverage(design: Design, adjacency: Adjacency) -> None:
         raise NotCovered(
             "local_delta",
             design.randomizer.local_delta,
-            "there is no exact bound for reports with a local delta",
+            "is not covered here: use a pure randomizer, or certify one kind of client",
         )
 
 

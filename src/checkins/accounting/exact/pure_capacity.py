@@ -47,7 +47,7 @@ _CELLS_FACTOR = 0.7
 """Number of grid cells for pure reports, relative to the number that a caller asks for. Ratios of
 pure reports are bounded, so epsilon is still at most about half a percent larger than on a much
 finer grid."""
-MAX_PLACES = 10**11
+MAX_PLACES = 10**9
 """Largest number of places in all slots, m K, for which a lower bound is computed."""
 
 

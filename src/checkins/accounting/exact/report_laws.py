@@ -217,12 +217,16 @@ class LaplaceRatio:
         return np.exp(np.clip(self.shift * DEVIATES / 2.0, -self.shift, self.shift))
 
     def call(self, t: FloatArray) -> FloatArray:
-        losses = np.log(np.clip(t, self.floor, math.exp(self.shift)))
+        ceiling = math.exp(self.shift)
+        losses = np.log(np.clip(t, self.floor, ceiling))
         inside = np.maximum(-np.expm1((losses - self.shift) / 2.0), 0.0)
-        return np.where(t < self.floor, 1.0 - t, inside)
+        return np.where(t < self.floor, 1.0 - t, np.where(t < ceiling, inside, 0.0))
 
     def put(self, t: FloatArray) -> FloatArray:
-        return np.where(t <= self.floor, 0.0, np.maximum(self.call(t) + (t - 1.0), 0.0))
+        ceiling = math.exp(self.shift)
+        between = np.clip(t, self.floor, ceiling)
+        inside = np.maximum(-between * np.expm1(-(np.log(between) + self.shift) / 2.0), 0.0)
+        return np.where(t <= self.floor, 0.0, np.where(t < ceiling, inside, t - 1.0))
 
     def survival(self, t: FloatArray) -> FloatArray:
         loss = np.log(np.maximum(t, self.floor))

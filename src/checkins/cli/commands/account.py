@@ -213,6 +213,8 @@ def _local_randomizer(given: GivenOptions) -> LocalRandomizer:
     if "randomizer" not in given:
         return LocalRandomizer(local_epsilon, local_delta)
     name = given.choice("randomizer", RandomizerName)
+    if given.texts.get("protocol") == "averaged":
+        raise given.invalid("randomizer", "is not used with --protocol averaged: leave it out")
     if "capacity" not in given:
         raise given.invalid("randomizer", "needs --capacity, the number of reports of a slot")
     for parameter, owner in (
