@@ -549,7 +549,7 @@ MUTANTS = (
                 "    return join_ratio\n",
             ),
         ),
-        (f"{NAMED}::test_the_known_values_are_reproduced",),
+        (f"{NAMED}::test_the_known_values_are_reproduced[case0]",),
     ),
     Mutant(
         "named-without-capacity",

@@ -81,7 +81,7 @@ def test_the_known_values_are_reproduced(case: tuple[str, int, float, int]) -> N
     lower, upper, replaced = KNOWN[case]
     campaign = NamedCampaign(law_of(name, local_epsilon), slots, 1.0, capacity)
     found = campaign.divergence(ADD_REMOVE, delta=1e-6, cells=1000).epsilon(1e-6)
-    assert found.lower == pytest.approx(lower, rel=2.5e-3)
+    assert lower * (1 - 5e-3) <= found.lower <= lower * (1 + 1e-3)
     assert upper * (1 - 1e-3) <= found.upper <= upper * 1.003
     bound = campaign.divergence(REPLACE_ONE, delta=1e-6, cells=800)
     assert bound.upper(replaced * 1.015) <= 1e-6 < bound.upper(replaced * (1 - 1e-3))

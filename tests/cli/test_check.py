@@ -193,7 +193,11 @@ def test_a_model_that_cannot_step_by_categories_is_named(checkins, tmp_path: Pat
 @pytest.mark.slow
 def test_repeats_stop_in_the_middle_of_a_run(checkins, tmp_path: Path) -> None:
     path = written(
-        tmp_path, SYNTHETIC, ("repeats = 1 ", "repeats = 3 "), ("epsilon = 0.5 ", "epsilon = 0.25 ")
+        tmp_path,
+        SYNTHETIC,
+        ("repeats = 1 ", "repeats = 3 "),
+        ("epsilon = 0.5 ", "epsilon = 0.15 "),
+        ('adjacency = "replace-one" ', 'adjacency = "add-remove" '),
     )
     found = answer(checkins("check", path, "--json"), code=1)
     assert found["slots"] == 3000

@@ -292,6 +292,8 @@ def _composed_epsilon(mechanism: Campaigns, delta: float) -> Interval:
 
     A lower bound for one campaign is also a lower bound for all campaigns together.
     """
+    if not mechanism.needs_lower:
+        return Interval(0.0, _composition(mechanism).upper_epsilon(delta))
     epsilon = _composition(mechanism).epsilon(delta)
     lower_of_one_campaign = max(
         _attained_lower_epsilon(design, mechanism.adjacency, delta, known_lower=epsilon.lower)

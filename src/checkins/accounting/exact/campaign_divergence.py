@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 import numpy as np
 
@@ -29,7 +30,7 @@ from checkins.accounting.design import (
 from checkins.accounting.exact import report_laws
 from checkins.accounting.exact.dominating_pair import NO_LOSS, DominatingPair, from_curve
 from checkins.accounting.exact.gaussian import GaussianCampaign
-from checkins.accounting.exact.grid_distribution import Rounding, Side
+from checkins.accounting.exact.grid_distribution import MIN_TOLERANCE, Rounding, Side
 from checkins.accounting.exact.named import NamedCampaign
 from checkins.accounting.exact.pure import PureCampaign, PureReplaceOne
 from checkins.accounting.exact.pure_capacity import PureCapacityCampaign, TightestBounds
@@ -234,20 +235,57 @@ def pair(
     if design.participation == 0.0:
         return NO_LOSS
     if rounding.side is Side.DOWN:
-        return campaign_of(attaining_design(design)).pair(rounding)
+        design = attaining_design(design)
+        adjacency = Adjacency.ADD_REMOVE
+    campaign = campaign_of(design)
+    if isinstance(campaign, PureCapacityCampaign | NamedCampaign):
+        return _cached_pair(campaign, adjacency, _with_rounded_tolerance(rounding))
     if adjacency is Adjacency.ADD_REMOVE:
-        return campaign_of(design).pair(rounding)
-    return NO_LOSS.compose(_curve_pair(design, rounding, delta=delta), rounding)
-
-
-def _curve_pair(design: Design, rounding: Rounding, *, delta: float) -> DominatingPair:
-    """Return a replace-one pair that dominates the curve of delta over epsilon."""
+        return campaign.pair(rounding)
     smallest_delta = rounding.tolerance * 1e4
-    cells = min(_CURVE_CELLS, rounding.cells // 2)
-    curve = divergence(design, Adjacency.REPLACE_ONE, delta=smallest_delta, cells=cells)
-    largest_epsilon = crossing(
-        curve.upper, smallest_delta, guess=curve.upper_epsilon(delta), precision=0.02
-    ).upper
+    curve = divergence(design, adjacency, delta=smallest_delta, cells=_curve_cells(rounding))
+    guess = curve.upper_epsilon(delta)
+    return NO_LOSS.compose(_curve_pair(curve, rounding, guess=guess, delta=delta), rounding)
+
+
+@lru_cache(maxsize=512)
+def _cached_pair(
+    campaign: PureCapacityCampaign | NamedCampaign, adjacency: Adjacency, rounding: Rounding
+) -> DominatingPair:
+    """Return the pair of a campaign whose curve takes a second to compute.
+
+    A ledger composes the same campaign with others again and again.
+    """
+    if adjacency is Adjacency.ADD_REMOVE:
+        return campaign.pair(rounding)
+    smallest_delta, cells = rounding.tolerance * 1e4, _curve_cells(rounding)
+    curve = campaign.divergence(adjacency, delta=smallest_delta, cells=cells)
+    add_remove = campaign.divergence(Adjacency.ADD_REMOVE, delta=smallest_delta, cells=cells)
+    guess = 1.5 * add_remove.upper_epsilon(smallest_delta)
+    found = _curve_pair(curve, rounding, guess=guess, delta=smallest_delta)
+    return NO_LOSS.compose(found, rounding)
+
+
+def _with_rounded_tolerance(rounding: Rounding) -> Rounding:
+    """Round the tolerance down to a power of 16, so that similar roundings share a cached pair."""
+    exponent = 4 * math.floor(math.log2(rounding.tolerance) / 4)
+    return replace(rounding, tolerance=max(2.0**exponent, min(MIN_TOLERANCE, rounding.tolerance)))
+
+
+def _curve_cells(rounding: Rounding) -> int:
+    return min(_CURVE_CELLS, rounding.cells // 2)
+
+
+def _curve_pair(
+    curve: Divergence, rounding: Rounding, *, guess: float, delta: float
+) -> DominatingPair:
+    """Return a replace-one pair that dominates the curve of delta over epsilon.
+
+    ``guess`` is an estimate of the epsilon at which the curve is negligible. ``delta`` is named in
+    the error if no such epsilon exists.
+    """
+    smallest_delta = rounding.tolerance * 1e4
+    largest_epsilon = crossing(curve.upper, smallest_delta, guess=guess, precision=0.02).upper
     if not math.isfinite(largest_epsilon):
         raise NotCovered("delta", delta, "is too small to compose campaigns of this design")
     if largest_epsilon == 0.0:
