@@ -48,7 +48,7 @@ from checkins.accounting.exact.pure_capacity import (
     MAX_PLACES,
     PureCapacityCampaign,
     TightestBounds,
-    pure_grid_cells,
+    quick_divergence,
 )
 from checkins.accounting.exact.report_laws import DiscreteRatio, LaplaceLaw, TwoLevelLaw
 from checkins.accounting.exact.slot_ratio import (
@@ -229,13 +229,7 @@ class NamedCampaign:
         campaign = self.coarser if cells is not None and cells < _COARSE_BELOW_CELLS else self
         upper_bounds = [self.any_randomizer.divergence(adjacency, delta=delta, cells=cells)]
         if self.computed_capacity > 0:
-            named_bound = slot_sum.divergence(
-                campaign,
-                adjacency,
-                delta=delta,
-                cells=pure_grid_cells(adjacency, cells),
-                search=slot_sum.QUICK,
-            )
+            named_bound = quick_divergence(campaign, adjacency, delta=delta, cells=cells)
             upper_bounds.insert(0, named_bound)
         precision = 1e-3 if isinstance(self.law, LaplaceLaw) else 1e-7
         return TightestBounds(

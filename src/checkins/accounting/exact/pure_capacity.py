@@ -51,12 +51,20 @@ MAX_PLACES = 10**9
 """Largest number of places in all slots, m K, for which a lower bound is computed."""
 
 
-def pure_grid_cells(adjacency: Adjacency, cells: int | None) -> int:
-    """Return the number of grid cells for pure reports.
+def quick_divergence(
+    campaign: slot_sum.SlotSumCampaign, adjacency: Adjacency, *, delta: float, cells: int | None
+) -> Divergence:
+    """Return the divergence on the grid for pure reports, with the quick search for epsilon.
 
-    ``cells`` is the number that a caller asks for. None means as many as for a certificate.
+    ``cells`` is the number of grid cells that a caller asks for. None means as many as for a
+    certificate.
     """
-    return _CERTIFICATE_CELLS[adjacency] if cells is None else math.ceil(_CELLS_FACTOR * cells)
+    pure_cells = (
+        _CERTIFICATE_CELLS[adjacency] if cells is None else math.ceil(_CELLS_FACTOR * cells)
+    )
+    return slot_sum.divergence(
+        campaign, adjacency, delta=delta, cells=pure_cells, search=slot_sum.QUICK
+    )
 
 
 def stop_loss_upper_bounds(gains: FloatArray, local_epsilon: float, capacity: int) -> FloatArray:
@@ -257,14 +265,7 @@ class PureCapacityCampaign:
         """
         upper_bounds = [self.with_capacity_one.divergence(adjacency, delta=delta, cells=cells)]
         if self.computed_capacity > 1:
-            capacity_bound = slot_sum.divergence(
-                self,
-                adjacency,
-                delta=delta,
-                cells=pure_grid_cells(adjacency, cells),
-                search=slot_sum.QUICK,
-            )
-            upper_bounds.insert(0, capacity_bound)
+            upper_bounds.insert(0, quick_divergence(self, adjacency, delta=delta, cells=cells))
         lower_bounds = []
         if self.places <= MAX_PLACES:
             lower_bounds.append(self.among_dummies.divergence(adjacency, delta=delta, cells=cells))

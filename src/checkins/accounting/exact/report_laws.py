@@ -2,8 +2,8 @@
 
 A dummy is a report without data, which the server draws in place of a missing report. It is uniform
 for randomized response and PrivUnit, and only noise for Laplace noise. So a report differs less
-from a dummy than from the report of another input. A ``ReportLaw`` is the distribution of the
-reports of one randomizer. It gives
+from a dummy than from the report of another input. A *law* (``TwoLevelLaw``, ``LaplaceLaw``) is the
+distribution of the reports of one randomizer. It gives
 
     against_dummy      L_E, the density ratio of a report to a dummy,
     against_report     L_F, the density ratio of two reports,
@@ -23,24 +23,20 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from typing import Protocol
 
 import numpy as np
 from scipy.special import ndtr
 
 from checkins.accounting.exact.pure import ThreePoint, TwoPoint
-from checkins.accounting.exact.slot_ratio import (
-    DEVIATES,
-    FloatArray,
-    SlotRatio,
-)
+from checkins.accounting.exact.slot_ratio import DEVIATES, FloatArray
 from checkins.accounting.privunit_cap import best_cap
 
 
 class DiscreteRatio:
-    """A distribution X with finitely many values, whose probabilities are ``masses``.
+    """A distribution X with finitely many values.
 
-    ``excess`` is an upper bound on the mean that was lost by capping large values.
+    ``deviations`` are the values minus the mean, in ascending order, and ``masses`` their
+    probabilities. ``excess`` is an upper bound on the mean that was lost by capping large values.
     """
 
     def __init__(
@@ -48,13 +44,13 @@ class DiscreteRatio:
     ) -> None:
         """Take the values minus the mean, because they are more accurate than the values."""
         order = np.argsort(deviations)
-        self.mean, self._excess = mean, excess
-        self._deviations: FloatArray = deviations[order]
-        self._masses: FloatArray = masses[order]
-        products = self._deviations * self._masses
-        self._mass_from = np.append(np.cumsum(self._masses[::-1])[::-1], 0.0)
+        self.mean, self.excess = mean, excess
+        self.deviations: FloatArray = deviations[order]
+        self.masses: FloatArray = masses[order]
+        products = self.deviations * self.masses
+        self._mass_from = np.append(np.cumsum(self.masses[::-1])[::-1], 0.0)
         self._sum_from = np.append(np.cumsum(products[::-1])[::-1], 0.0)
-        self._mass_below = np.append(0.0, np.cumsum(self._masses))
+        self._mass_below = np.append(0.0, np.cumsum(self.masses))
         self._sum_below = np.append(0.0, np.cumsum(products))
 
     @classmethod
@@ -65,66 +61,38 @@ class DiscreteRatio:
         return cls(np.array(values) - mean, np.array(masses), mean=mean)
 
     @property
-    def deviations(self) -> FloatArray:
-        """The values in ascending order, minus the mean."""
-        return self._deviations
-
-    @property
-    def masses(self) -> FloatArray:
-        return self._masses
-
-    @property
-    def excess(self) -> float:
-        return self._excess
-
-    @property
     def floor(self) -> float:
         """The smallest value."""
-        return float(self._deviations[0]) + self.mean
+        return float(self.deviations[0]) + self.mean
 
     @property
     def quantiles(self) -> FloatArray:
-        return np.interp(ndtr(DEVIATES), self._mass_below[1:], self._deviations) + self.mean
+        return np.interp(ndtr(DEVIATES), self._mass_below[1:], self.deviations) + self.mean
 
     def call(self, t: FloatArray) -> FloatArray:
         """Return E(X - t)_+ plus the lost mean ``excess``."""
         x = t - self.mean
-        return np.where(x < 0.0, self._put(x) - x, self._call(x)) + self._excess
+        return np.where(x < 0.0, self._put(x) - x, self._call(x)) + self.excess
 
     def put(self, t: FloatArray) -> FloatArray:
         """Return E(t - X)_+, plus the lost mean ``excess`` if t is at least the mean."""
         x = t - self.mean
-        return np.where(x < 0.0, self._put(x), self._call(x) + x + self._excess)
+        return np.where(x < 0.0, self._put(x), self._call(x) + x + self.excess)
 
     def _call(self, x: FloatArray) -> FloatArray:
-        index = np.searchsorted(self._deviations, x, side="right")
+        index = np.searchsorted(self.deviations, x, side="right")
         return np.asarray(np.maximum(self._sum_from[index] - x * self._mass_from[index], 0.0))
 
     def _put(self, x: FloatArray) -> FloatArray:
-        index = np.searchsorted(self._deviations, x)
+        index = np.searchsorted(self.deviations, x)
         return np.asarray(np.maximum(x * self._mass_below[index] - self._sum_below[index], 0.0))
 
     def likely_range(self, tolerance: float) -> tuple[float, float]:
         """Return two values outside which X has a mass of at most ``tolerance`` on each side."""
         low = int(np.searchsorted(self._mass_below[1:], tolerance))
         high = int(np.count_nonzero(self._mass_from[:-1] >= tolerance)) - 1
-        return float(self._deviations[low]) + self.mean, float(
-            self._deviations[max(high, 0)]
-        ) + self.mean
-
-
-class ReportLaw(Protocol):
-    """The likelihood ratios of one named randomizer and its dummies."""
-
-    @property
-    def local_epsilon(self) -> float: ...
-    @property
-    def dummy_share(self) -> float: ...
-    @property
-    def against_dummy(self) -> SlotRatio: ...
-    @property
-    def against_report(self) -> SlotRatio: ...
-    def replace_one_ratio(self, epsilon: float) -> SlotRatio: ...
+        values = self.deviations[[low, max(high, 0)]] + self.mean
+        return float(values[0]), float(values[1])
 
 
 @dataclass(frozen=True)

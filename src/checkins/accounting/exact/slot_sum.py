@@ -307,18 +307,15 @@ class ReplaceOne:
         return Interval(min(lower, upper), upper)
 
     def upper_epsilon(self, delta: float) -> float:
-        estimate = self._rough_epsilon(delta) if self.cells > _MAX_DIRECT_CELLS else None
-        has_estimate = estimate is not None and 0.0 < estimate < math.inf
-        is_quick = has_estimate and self.search is QUICK
+        estimate = self._rough_epsilon(delta) if self.cells > _MAX_DIRECT_CELLS else math.inf
+        has_estimate = 0.0 < estimate < math.inf
         return crossing(
             self.upper,
             delta,
-            guess=estimate
-            if estimate is not None and has_estimate
-            else self.campaign.initial_guess(delta),
+            guess=estimate if has_estimate else self.campaign.initial_guess(delta),
             precision=self.search.precision,
             stride=self.search.stride if has_estimate else THOROUGH.stride,
-            surely_above_at_zero=is_quick,
+            surely_above_at_zero=has_estimate and self.search is QUICK,
         ).upper
 
     def _rough_epsilon(self, delta: float) -> float:
