@@ -10,7 +10,7 @@ import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import lru_cache, partial
 
 from checkins.accounting.certificate import Alternative
 from checkins.accounting.composition import Composition, epsilon_of_mixed_kinds
@@ -82,19 +82,7 @@ class Campaigns:
 
     def bounds(self, delta: float) -> list[Bound]:
         """Return the bound of every method that covers these campaigns."""
-        if self.expected_participations <= delta:
-            note = "holds because participation is at most delta"
-            return [Bound("exact", Interval(0.0, 0.0), note)]
-        if self.is_one_campaign:
-            exact = _bounds_of_one_campaign(
-                self.designs[0], self.adjacency, delta, needs_lower=self.needs_lower
-            )
-            exact_bounds = list(exact)
-        else:
-            exact_bounds = list(_bounds_of_several_campaigns(self, delta))
-        if self.has_curious_clients:
-            return exact_bounds
-        return [*exact_bounds, *_paper_and_known_slot_bounds(self, delta)]
+        return list(_cached_bounds(self, delta))
 
     def proves_larger_epsilon(self, epsilon: float, delta: float) -> bool:
         """Return True if a coarse grid proves that the true epsilon is larger than ``epsilon``."""
@@ -129,6 +117,26 @@ class Campaigns:
             return min(at_most, _composed_epsilon(self, delta).lower)
         except NotCovered:
             return 0.0
+
+
+@lru_cache(maxsize=256)
+def _cached_bounds(mechanism: Campaigns, delta: float) -> tuple[Bound, ...]:
+    """Return the bound of every method that covers the campaigns, kept for the latest requests.
+
+    A spending curve, a ledger and a plan certify the same campaigns several times.
+    """
+    if mechanism.expected_participations <= delta:
+        note = "holds because participation is at most delta"
+        return (Bound("exact", Interval(0.0, 0.0), note),)
+    if mechanism.is_one_campaign:
+        exact_bounds = _bounds_of_one_campaign(
+            mechanism.designs[0], mechanism.adjacency, delta, needs_lower=mechanism.needs_lower
+        )
+    else:
+        exact_bounds = _bounds_of_several_campaigns(mechanism, delta)
+    if mechanism.has_curious_clients:
+        return tuple(exact_bounds)
+    return (*exact_bounds, *_paper_and_known_slot_bounds(mechanism, delta))
 
 
 def _lower_bound_divergences(

@@ -34,6 +34,8 @@ SLOW, UNREADING, SHOUTED = (800, 300, None) if SOAK else (120, 40, 300)
 """Connections of slow senders and of unreading clients; other hostile requests, None: no limit."""
 LEAST_HONEST, LASTS_S = (1000, 60.0) if SOAK else (60, 0.0)
 """Honest requests, and seconds: the storm does not end before."""
+HONEST_PAUSE_S, POLLS_PAUSE_S = (0.02, 0.2) if SOAK else (0.2, 1.0)
+"""Pauses of the honest client and of clients that abandon polls, who go on until the storm ends."""
 GIVEN_UP_S = 300.0
 """How long slow senders wait until the service closes their connections, which it does after 10."""
 
@@ -122,7 +124,7 @@ def abandoned_polls(world: World, over: threading.Event) -> dict[str, int]:
     """Long polls whose clients vanish without a word."""
     receipts = [world.check_in(world.open, 1).json()["receipt"] for _ in range(10)]
     count = 0
-    while not over.wait(0.2):
+    while not over.wait(POLLS_PAUSE_S):
         lines = []
         for receipt in receipts:
             path = f"/campaigns/{world.open}/check-ins/{receipt}?wait=60"
@@ -176,7 +178,7 @@ def _shouted(world: World, raw: bytes) -> list[int]:
 def honest(world: World, over: Callable[[], bool], latencies: list[float]) -> None:
     """Enrol, check in, look at the campaign: as clients do, one request at a time."""
     while not over():
-        time.sleep(0.02)
+        time.sleep(HONEST_PAUSE_S)
         for action, status in (
             (lambda: world.check_in(world.open, 1), 202),
             (lambda: world.ask("GET", f"/campaigns/{world.main}"), 200),
