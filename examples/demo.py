@@ -42,9 +42,9 @@ def main() -> int:
 def demo(given: argparse.Namespace, interruption: Interruption, programs: ExitStack) -> None:
     """Run the campaign, save its results and verify them. ``programs`` ends all processes."""
     work = Path(programs.enter_context(tempfile.TemporaryDirectory(prefix="checkins-demo-")))
-    (work / "witness").mkdir()  # not in the folder of the store, so that no backup copies it
+    (work / "progress").mkdir()  # not in the folder of the store, so that no backup copies it
     store = ("--store", f"sqlite:///{work / 'demo.db'}")
-    store += ("--witness", work / "witness" / "demo.witness")
+    store += ("--progress-file", work / "progress" / "demo.progress")
     start = ("--start", f"+{given.begins_in:g}", "--json")
     start += ("--per-address", 0)  # no limit, because all devices have one address
     port = free_port()

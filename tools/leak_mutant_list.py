@@ -119,7 +119,7 @@ _NO_LEAK_BY_REASON: dict[str, tuple[str, ...]] = {
         "curious-clients-count-as-dummies",
     ),
     "it leaks only if an old copy of the store is restored, which no audit does": (
-        "witness-beside-store",
+        "progress-file-near-store",
         "another-ledger-accepted",
         "report-to-another-ledger",
     ),
@@ -253,7 +253,7 @@ LIVE: tuple[LeakMutant, ...] = (
         "a coordinator adds no noise to its sums; audited over HTTP",
         (
             Change(
-                "service/runs/randomness.py",
+                "service/runs/slot_transitions.py",
                 "Report.from_noise(sampler.noise()) if",
                 "Report.from_noise(0 * sampler.noise()) if",
             ),

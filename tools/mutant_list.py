@@ -8,7 +8,7 @@ HISTORIES = "tests/protocol/test_histories.py::test_the_invariants_hold_in_every
 SLOT, PARTICIPANT = "tests/protocol/test_slot.py", "tests/protocol/test_participant.py"
 DISTRIBUTIONS = "tests/protocol/test_distributions.py"
 FACTORIES = "tests/protocol/test_factories.py"
-CLOCK, CLOCK_WATCH = "tests/service/test_clock.py", "tests/service/test_clock_watch.py"
+CLOCK, CLOCK_JUMPS = "tests/service/test_time_source.py", "tests/service/test_clock_jumps.py"
 ADAPTIVE = "tests/ledger/test_adaptive.py"
 FILTERS = "tests/accounting/test_filters.py"
 MODEL_UPDATE = "tests/protocol/test_model_update.py"
@@ -321,7 +321,7 @@ MUTANTS = (
         "slots close by the wall clock, even after it was changed",
         (
             Change(
-                "service/store/clock.py",
+                "service/store/time_source.py",
                 "return self._steady() + self._offset",
                 "return self.calendar()",
             ),
@@ -331,21 +331,21 @@ MUTANTS = (
     Mutant(
         "hold-ignored",
         "slots are closed while the clock is not trusted",
-        (Change("service/runs/run_state_machine.py", " or database.clock.is_holding or ", " or "),),
-        (f"{CLOCK_WATCH}::test_a_clock_that_was_set_closes_nothing_and_spends_nothing",),
+        (Change("service/runs/slot_transitions.py", " or database.clock.is_holding or ", " or "),),
+        (f"{CLOCK_JUMPS}::test_a_clock_that_was_set_closes_nothing_and_spends_nothing",),
     ),
     Mutant(
         "restart-confirms-clock",
         "a restarted coordinator trusts a clock that jumped before the restart",
-        (Change("service/runs/clock_watch.py", "is not None and not trust_calendar:", "is None:"),),
-        (f"{CLOCK_WATCH}::test_a_restart_does_not_confirm_a_clock_that_jumped",),
+        (Change("service/runs/clock_jumps.py", "is not None and not trust_calendar:", "is None:"),),
+        (f"{CLOCK_JUMPS}::test_a_restart_does_not_confirm_a_clock_that_jumped",),
     ),
     Mutant(
         "healthy-store-restored",
         "--restore ends the runs of a store that was never rolled back",
         (Change("service/startup.py", "guard.check_restorable(store)", "pass"),),
         (
-            "tests/service/test_rollback_guard.py"
+            "tests/service/test_rollback_detection.py"
             "::test_a_healthy_store_is_not_restored_and_its_campaign_runs_on",
         ),
     ),
@@ -738,16 +738,18 @@ MUTANTS = (
         (f"{DEVICE}::test_a_dummy_is_the_report_of_zero",),
     ),
     Mutant(
-        "witness-beside-store",
-        "the rollback guard is stored next to the store, so a backup restores both",
+        "progress-file-near-store",
+        "the progress file is stored next to the store, so a backup restores both",
         (
             Change(
-                "service/store/rollback_guard.py",
-                "    path = _state_folder() / name\n",
-                "    path = earlier_path\n",
+                "service/store/rollback_detection.py",
+                'path = _state_folder() / f"{name}.progress"',
+                "path = earlier_path",
             ),
         ),
-        ("tests/service/test_server.py::test_every_store_has_a_witness_of_its_own_outside_of_it",),
+        (
+            "tests/service/test_server.py::test_every_store_has_a_progress_file_of_its_own_outside_of_it",
+        ),
     ),
     Mutant(
         "another-ledger-accepted",

@@ -29,7 +29,7 @@ from checkins.client.bounded_http import (
     check_headers,
     check_size,
 )
-from checkins.client.clock import OS_RANDOMNESS, monotonic_s
+from checkins.client.clock_and_randomness import OS_RANDOMNESS, monotonic_s
 from checkins.client.drivers import (
     HEADERS,
     AsyncDriver,

@@ -34,6 +34,8 @@ def test_every_command_and_option_is_documented(path: tuple[str, ...]) -> None:
     block = re.search(rf"^\$ {name} --help$(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
     assert block is not None
     for parameter in ALL[path].params:
+        if getattr(parameter, "hidden", False):
+            continue  # an earlier name
         for option in parameter.opts:
             if option.startswith("--"):
                 assert re.search(rf"(?<![\w-]){option}(?![\w-])", block[1]), option

@@ -67,6 +67,7 @@ def test_json_is_one_object_that_says_where_it_answers(serve, file: Path, tmp_pa
             "seal",
             "start",
             "store",
+            "progress_file",
             "witness",
             "enrolment",
             "workers",
@@ -78,10 +79,10 @@ def test_json_is_one_object_that_says_where_it_answers(serve, file: Path, tmp_pa
     assert len(told["operator_token"]) >= 32
     settings = served[0]["settings"]
     assert settings.operator_token == told["operator_token"]
-    assert settings.witness.parent == Path(os.environ["XDG_STATE_HOME"]) / "checkins"
-    assert settings.witness.name.startswith("x.db-")
+    assert settings.progress_file.parent == Path(os.environ["XDG_STATE_HOME"]) / "checkins"
+    assert settings.progress_file.name.startswith("x.db-")
     assert settings.folder == file.parent
-    assert settings.witness.is_file()
+    assert settings.progress_file.is_file()
 
 
 def test_the_text_has_the_page_and_how_to_join(serve, file: Path) -> None:
@@ -261,13 +262,13 @@ def test_a_store_that_was_rolled_back_is_refused_and_restored_on_request(
 ) -> None:
     outcome, served = serve(file)
     assert outcome.code == 0
-    witness = served[0]["settings"].witness
-    held = json.loads(witness.read_text())
-    witness.write_text(json.dumps({"epoch": 9, "entries": {"population clinic": 4}}))
+    progress_file = served[0]["settings"].progress_file
+    held = json.loads(progress_file.read_text())
+    progress_file.write_text(json.dumps({"epoch": 9, "entries": {"population clinic": 4}}))
     refused(serve(file)[0], says="the store was rolled back")
     outcome, _ = serve(file, "--restore", "--json")
     assert outcome.code == 0
-    assert json.loads(witness.read_text())["entries"]["population clinic"] == 2
+    assert json.loads(progress_file.read_text())["entries"]["population clinic"] == 2
     assert held["epoch"] == 1
 
 
@@ -277,39 +278,41 @@ def test_restoring_a_healthy_store_is_refused(serve, file: Path, tmp_path: Path)
     assert serve(file)[0].code == 0
 
 
-def test_a_used_store_whose_witness_is_missing_is_served_with_a_warning(serve, file: Path) -> None:
+def test_a_used_store_whose_progress_file_is_missing_is_served_with_a_warning(
+    serve, file: Path
+) -> None:
     outcome, served = serve(file)
-    assert "no such witness" not in outcome.err
-    served[0]["settings"].witness.unlink()
+    assert "no such progress file" not in outcome.err
+    served[0]["settings"].progress_file.unlink()
     outcome, _ = serve(file)
     assert outcome.code == 0
-    assert '"event": "witness-missing"' in outcome.err
+    assert '"event": "progress-file-missing"' in outcome.err
     assert "checkins: " in outcome.err
-    assert "no such witness, but the store was used before (epoch 1, 1 entry" in outcome.err
-    assert "name it with --witness" in outcome.err
+    assert "no such progress file, but the store was used before (epoch 1, 1 entry" in outcome.err
+    assert "name it with --progress-file" in outcome.err
     outcome, _ = serve(file)  # there is one again
-    assert "no such witness" not in outcome.err
+    assert "no such progress file" not in outcome.err
 
 
-def test_a_witness_beside_its_store_is_warned_of(serve, file: Path, tmp_path: Path) -> None:
-    outcome, _ = serve(file, "--witness", tmp_path / "w")
+def test_a_progress_file_beside_its_store_is_warned_of(serve, file: Path, tmp_path: Path) -> None:
+    outcome, _ = serve(file, "--progress-file", tmp_path / "w")
     assert outcome.code == 0
-    assert '"event": "witness-beside-store"' in outcome.err
+    assert '"event": "progress-file-near-store"' in outcome.err
     assert "is in the folder of the store" in outcome.err
     (tmp_path / "elsewhere").mkdir()
-    outcome, _ = serve(file, "--witness", tmp_path / "elsewhere" / "w")
+    outcome, _ = serve(file, "--witness", tmp_path / "elsewhere" / "w")  # the earlier name
     assert "is in the folder of the store" not in outcome.err
 
 
-def test_a_witness_that_cannot_be_written_is_refused_by_its_name(
+def test_a_progress_file_that_cannot_be_written_is_refused_by_its_name(
     serve, file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "plain").write_text("no folder")
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "plain"))
-    refused(serve(file)[0], says="--witness")
-    outcome, _ = serve(file, "--witness", tmp_path / "nowhere" / "w")
+    refused(serve(file)[0], says="--progress-file")
+    outcome, _ = serve(file, "--progress-file", tmp_path / "nowhere" / "w")
     assert outcome.code == 2
-    assert f"--witness {tmp_path}/nowhere/w: cannot be used"[:50] in outcome.err
+    assert f"--progress-file {tmp_path}/nowhere/w: cannot be used"[:50] in outcome.err
 
 
 def test_a_file_that_is_no_store_is_refused(serve, file: Path, tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from checkins.client.actions import Request, RequestKind, Response
-from checkins.client.clock import monotonic_s
+from checkins.client.clock_and_randomness import monotonic_s
 from checkins.client.trainer import Trainer
 from checkins.swarm import Connections, Swarm, Tally, ViewFetcher
 from tests.client.test_participant import soon

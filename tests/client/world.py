@@ -20,7 +20,7 @@ from checkins.client.actions import (
     SleepUntil,
     Train,
 )
-from checkins.client.clock import DeviceRandomness
+from checkins.client.clock_and_randomness import DeviceRandomness
 from checkins.client.participation import Participation, ParticipationConfig
 from checkins.client.state import SavedState
 from checkins.protocol.participant import Outcome

@@ -20,13 +20,13 @@ from sqlalchemy.exc import OperationalError
 
 from checkins.service.authentication import hashed
 from checkins.service.runs import runner
-from checkins.service.store.clock import nearest_offset
 from checkins.service.store.database import (
     MAX_CRASHES_AT_START,
     WRITE_LOCK_TIMEOUT_S,
     Database,
     is_unavailable,
 )
+from checkins.service.store.time_source import nearest_offset
 from tests.support.in_process import Living, play
 from tests.support.postgres import Postgres
 from tests.support.program import output_of

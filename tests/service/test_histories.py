@@ -42,7 +42,7 @@ from checkins.protocol.slot import (
 )
 from checkins.randomizers import DeviceReport
 from checkins.service.authentication import hashed
-from checkins.service.runs import intake, randomness, run_state_machine
+from checkins.service.runs import intake, slot_transitions
 from checkins.service.runs.live_run import LiveRun
 from checkins.service.store import participants
 from checkins.service.store.run_state import RunSpec
@@ -204,7 +204,7 @@ class Both:
         live_run = LiveRun(
             self.spec, snapshot, enrolments=nothing, check_ins=nothing, reports=nothing
         )
-        choice = run_state_machine.read_choice(self.house.database, self.spec.id)
+        choice = slot_transitions.read_choice(self.house.database, self.spec.id)
         live_run.update(snapshot, choice)
         known = self.house.database.read(participants.slot_of, self.spec.id, receipt)
         told = None if known is None else live_run.outcome(slot, receipt)
@@ -235,7 +235,7 @@ class Both:
     def clock(self, steps: int) -> None:
         """To the moment of the next thing that is due, or of a later one: all of it is done."""
         state = self.house.snapshot(self.spec).state
-        due = run_state_machine.next_due_time(self.spec, state)
+        due = slot_transitions.next_due_time(self.spec, state)
         if due is None:
             return
         slots, rest = divmod(steps - 1, 2)
@@ -261,7 +261,7 @@ class Both:
         assert snapshot.state.closed == self.pure.server.closed
         assert self.house.lines(self.spec) == self.pure.lines
         slot = self.pure.server.slot
-        choice = run_state_machine.read_choice(self.house.database, self.spec.id)
+        choice = slot_transitions.read_choice(self.house.database, self.spec.id)
         if choice is not None:
             assert slot is not None
             assert choice.chosen == set(slot.chosen_receipts)
@@ -308,8 +308,12 @@ def test_any_history_is_one_of_the_machines(
     what = campaign(population_id=f"history {next(NAMES)}", **KINDS[kind])
     drawn: list[Any] = []
     with pytest.MonkeyPatch.context() as patch:
-        for name in ("draw_choice", "draw_expiry", "draw_receipts"):
-            patch.setattr(randomness, name, recorded(getattr(randomness, name), drawn))
+        for module, name in (
+            (slot_transitions, "draw_choice"),
+            (slot_transitions, "draw_expiry"),
+            (intake, "draw_receipts"),
+        ):
+            patch.setattr(module, name, recorded(getattr(module, name), drawn))
         spec = house.open(what)
         pure = Pure.of(what, spec, house.snapshot(spec).learner.model)
         tokens = [hashed(f"{spec.id} {number}") for number in range(CLIENTS)]

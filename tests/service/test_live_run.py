@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from checkins.service.runs import run_state_machine
+from checkins.service.runs import slot_transitions
 from checkins.service.runs.cached_responses import cached_view
 from checkins.service.runs.live_run import LiveRun
 from checkins.service.store import run_state
@@ -35,7 +35,7 @@ def live_run_at(house: House, spec) -> LiveRun:
 
 def told(live_run: LiveRun, house: House, spec) -> None:
     """Return a live run that has read all there is."""
-    choice = run_state_machine.read_choice(house.database, spec.id)
+    choice = slot_transitions.read_choice(house.database, spec.id)
     live_run.update(house.snapshot(spec), choice)
     live_run.publish(house.snapshot(spec))
 

@@ -16,7 +16,7 @@ from sqlalchemy import bindparam, update
 from checkins.errors import InvalidValue
 from checkins.protocol.report import report_to_bytes
 from checkins.service.authentication import hashed
-from checkins.service.runs import intake, memory_limits, opening, randomness, run_state_machine
+from checkins.service.runs import intake, memory_limits, opening, slot_transitions
 from checkins.service.runs.intake import CheckIn, EnrolmentRequest
 from checkins.service.runs.memory_limits import MIB, MemoryBudget
 from checkins.service.store import schema
@@ -77,7 +77,7 @@ def test_a_slot_that_uses_everyone_closes_in_bounded_memory(
     fill(house, spec, 200, lambda n: np.full(dimension, n, dtype="<i4"))
     house.clock.now = spec.times.ends(1)
     snapshot = house.snapshot(spec)
-    peak = peak_of(lambda: run_state_machine.advance(house.database, spec, snapshot))
+    peak = peak_of(lambda: slot_transitions.advance(house.database, spec, snapshot))
     assert house.snapshot(spec).state.closed == 1
     assert (
         peak
@@ -96,7 +96,7 @@ def test_dummies_are_drawn_in_bounded_memory(
     house.choose(spec, 1)
     house.clock.now = spec.times.ends(1)
     snapshot = house.snapshot(spec)
-    peak = peak_of(lambda: run_state_machine.advance(house.database, spec, snapshot))
+    peak = peak_of(lambda: slot_transitions.advance(house.database, spec, snapshot))
     house.database.close()
     assert peak < 2 * MIB + memory_limits.MODEL_BYTES_PER_COORDINATE * dimension
 
@@ -112,18 +112,18 @@ def test_sums_of_batches_are_exact(
     """Also where they need 64 bits; ``own`` counts what the server draws itself."""
     drawn: list[np.ndarray] = []
 
-    def draw_dummies(count, sampler, draw=randomness.draw_dummies):
+    def draw_dummies(count, sampler, draw=slot_transitions.draw_dummies):
         dummies = draw(count, sampler)
         drawn.extend(dummy.values.astype(np.int64) for dummy in dummies)
         return dummies
 
-    def draw_expiry(slot, sampler, draw=randomness.draw_expiry):
+    def draw_expiry(slot, sampler, draw=slot_transitions.draw_expiry):
         event = draw(slot, sampler)
         drawn.extend([] if event.noise is None else [event.noise.values])
         return event
 
-    monkeypatch.setattr(randomness, "draw_dummies", draw_dummies)
-    monkeypatch.setattr(randomness, "draw_expiry", draw_expiry)
+    monkeypatch.setattr(slot_transitions, "draw_dummies", draw_dummies)
+    monkeypatch.setattr(slot_transitions, "draw_expiry", draw_expiry)
     monkeypatch.setattr(memory_limits, "BATCH_BYTES", 3 * 4 * 11)  # three reports of eleven numbers
     spec = house.open(campaign(**given))
     reports = np.random.default_rng(3).integers(-(2**31), 2**31, (10, 11), dtype=np.int32)

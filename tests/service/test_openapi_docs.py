@@ -16,7 +16,7 @@ from checkins.service import metrics
 from checkins.service.http.problems import PROBLEM_TYPES
 from checkins.service.http.uvicorn_hooks import limited_protocol
 from checkins.service.routes import campaigns, clients, planning, readiness
-from checkins.service.runs import event_stream
+from checkins.service.runs import server_sent_events
 from checkins.service.settings import Enrolment, EnrolmentKind, Limits, Settings
 from tests.support.campaigns import campaign_text
 from tests.support.coordinator import OPERATOR
@@ -75,7 +75,7 @@ def test_every_problem_is_listed_with_its_status() -> None:
 
 
 def test_every_event_is_documented() -> None:
-    told = set(re.findall(r'_event\("(\w+)"', inspect.getsource(event_stream)))
+    told = set(re.findall(r'_event\("(\w+)"', inspect.getsource(server_sent_events)))
     documented = set(re.findall(r"^\| `(\w+)` \|", API.split("## Events")[1].split("## ")[0], re.M))
     assert told == documented
 

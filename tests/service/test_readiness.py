@@ -14,7 +14,7 @@ from sqlalchemy.exc import OperationalError
 
 from checkins.service import logs
 from checkins.service.routes import readiness
-from checkins.service.runs import run_state_machine
+from checkins.service.runs import slot_transitions
 from tests.support.coordinator import OPERATOR
 from tests.support.in_process import Living, play, problem
 from tests.support.waiting import PATIENCE_S
@@ -77,7 +77,7 @@ def test_each_reason_is_enough(
     holding: str | None,
     says: str | None,
 ) -> None:
-    monkeypatch.setattr(run_state_machine, "next_due_time", lambda spec, state: 1000.0)
+    monkeypatch.setattr(slot_transitions, "next_due_time", lambda spec, state: 1000.0)
     live_run = SimpleNamespace(spec=None, snapshot=SimpleNamespace(state=None))
 
     async def main() -> list[str]:
@@ -87,8 +87,8 @@ def test_each_reason_is_enough(
             database=SimpleNamespace(now=lambda: 1000.0 + late_s),
             live_runs={"run": live_run},
             background_tasks=SimpleNamespace(failing_kinds=failing),
-            clock_watch=SimpleNamespace(holding_reason=holding),
-            witness_error=None,
+            clock_jumps=SimpleNamespace(holding_reason=holding),
+            progress_file_error=None,
         )
         return readiness.reasons_not_ready(stand_in)
 
@@ -98,7 +98,7 @@ def test_each_reason_is_enough(
 def test_slots_that_are_not_closed_on_time_are_not_ready(tmp_path: Path, monkeypatch) -> None:
     """Nothing raises here: the clock just hangs."""
     go_on = threading.Event()
-    advance = run_state_machine.advance
+    advance = slot_transitions.advance
 
     def hanging(*given: Any) -> Any:
         assert go_on.wait(60)
@@ -106,7 +106,7 @@ def test_slots_that_are_not_closed_on_time_are_not_ready(tmp_path: Path, monkeyp
 
     async def scenario(it: Living) -> None:
         await it.open(slots=4)
-        monkeypatch.setattr(run_state_machine, "advance", hanging)
+        monkeypatch.setattr(slot_transitions, "advance", hanging)
         it.clock.now = it.live_run.spec.times.begins(1) + readiness.LATE_AFTER_S
         await ready(it)
         it.clock.now += 0.1
@@ -119,7 +119,9 @@ def test_slots_that_are_not_closed_on_time_are_not_ready(tmp_path: Path, monkeyp
     here(tmp_path, scenario)
 
 
-def test_a_witness_that_cannot_be_written_is_not_ready_and_stops_nothing(tmp_path: Path) -> None:
+def test_a_progress_file_that_cannot_be_written_is_not_ready_and_stops_nothing(
+    tmp_path: Path,
+) -> None:
     folder = tmp_path / "elsewhere"
     folder.mkdir()
 
@@ -128,13 +130,13 @@ def test_a_witness_that_cannot_be_written_is_not_ready_and_stops_nothing(tmp_pat
 
         shutil.rmtree(folder)
         await it.show(1)
-        await unready(it, "the witness cannot be written: No such file or directory")
+        await unready(it, "the progress file cannot be written: No such file or directory")
         assert it.runner.background_tasks.failing_kinds == []
         folder.mkdir()
         await ready(it)  # tried again without another release
         await it.finish()
 
-    play(f"sqlite:///{tmp_path}/store.db", tmp_path, scenario, witness=folder / "witness")
+    play(f"sqlite:///{tmp_path}/store.db", tmp_path, scenario, progress_file=folder / "progress")
 
 
 def test_a_store_that_is_silent_is_not_ready(tmp_path: Path, monkeypatch) -> None:
@@ -179,7 +181,7 @@ def test_a_background_task_that_keeps_dying_is_not_ready(tmp_path: Path) -> None
 
 def test_a_campaign_goes_on_while_its_log_cannot_be_written(tmp_path: Path, monkeypatch) -> None:
     """A full disk, and a failure of the clock that would be logged on it."""
-    advance, failures = run_state_machine.advance, 0
+    advance, failures = slot_transitions.advance, 0
 
     def failing(*given: Any) -> Any:
         nonlocal failures
@@ -188,7 +190,7 @@ def test_a_campaign_goes_on_while_its_log_cannot_be_written(tmp_path: Path, monk
             raise OSError("the disk is full")
         return advance(*given)
 
-    monkeypatch.setattr(run_state_machine, "advance", failing)
+    monkeypatch.setattr(slot_transitions, "advance", failing)
 
     async def scenario(it: Living) -> None:
         await it.open(slots=2)
@@ -216,7 +218,7 @@ def test_the_clock_of_a_run_is_started_whatever_the_store_does_while_it_is_found
     """A run that was found half-way would be known, and nobody would drive it."""
 
     async def scenario(it: Living) -> None:
-        read = run_state_machine.read_choice
+        read = slot_transitions.read_choice
         asked = 0
 
         def failing(*given: Any) -> Any:
@@ -234,7 +236,7 @@ def test_the_clock_of_a_run_is_started_whatever_the_store_does_while_it_is_found
             it.runner.metrics.count_task_restart
         )
         it.runner.live_runs.clear()  # as after a start
-        monkeypatch.setattr(run_state_machine, "read_choice", failing)
+        monkeypatch.setattr(slot_transitions, "read_choice", failing)
         with pytest.raises(OperationalError):
             await it.runner._find_new_runs()
         await it.runner._find_new_runs()

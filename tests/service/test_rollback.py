@@ -1,4 +1,4 @@
-"""A store and its witness, put back together to an older state: only devices can tell."""
+"""A store and its progress file, put back together to an older state: only devices can tell."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 from checkins.client import ServiceFailed
-from checkins.client.clock import DeviceRandomness
+from checkins.client.clock_and_randomness import DeviceRandomness
 from checkins.client.drivers import AsyncDriver
 from checkins.client.service_client import ServiceClient
 from checkins.client.state import MemoryStore, SavedState
 from checkins.ledger.verification import verify
-from checkins.service.store.rollback_guard import RollbackGuard, progress_of
+from checkins.service.store.rollback_detection import ProgressFile, progress_of
 from tests.support.clock import Clock
 from tests.support.in_process import Living, play
 
@@ -36,11 +36,11 @@ async def looked(it: Living, kept: SavedState) -> SavedState:
 
 @pytest.mark.parametrize("again", [False, True], ids=["went on", "set back"])
 def test_slots_that_are_released_twice_are_noticed_by_devices(tmp_path: Path, again: bool) -> None:
-    store, witness, clock = tmp_path / "store.db", tmp_path / "witness", Clock()
+    store, progress_file, clock = tmp_path / "store.db", tmp_path / "progress", Clock()
     kept: dict[str, Any] = {}
 
     def session(scenario: Any) -> None:
-        play(f"sqlite:///{store}", tmp_path, scenario, clock=clock, witness=witness)
+        play(f"sqlite:///{store}", tmp_path, scenario, clock=clock, progress_file=progress_file)
 
     async def first(it: Living) -> None:
         kept["run"] = await it.open(slots=12)
@@ -54,9 +54,9 @@ def test_slots_that_are_released_twice_are_noticed_by_devices(tmp_path: Path, ag
     async def third(it: Living) -> None:
         it.run = kept["run"]
         await it.show(10)
-        witness_there = RollbackGuard(witness)
-        witness_there.check(it.runner.database)  # it has noticed nothing
-        witness_there.record(progress_of(it.runner.database))
+        progress_file_there = ProgressFile(progress_file)
+        progress_file_there.check(it.runner.database)  # it has noticed nothing
+        progress_file_there.record(progress_of(it.runner.database))
         lines = (await it.ask("GET", "/ledger")).content.splitlines(keepends=True)
         assert verify(lines).within_budget  # nor has anyone who recomputes the ledger
         if again:
@@ -69,12 +69,12 @@ def test_slots_that_are_released_twice_are_noticed_by_devices(tmp_path: Path, ag
                 await looked(it, replace(seen, head="0" * 64))
 
     session(first)
-    for name in ("store.db", "witness"):
+    for name in ("store.db", "progress"):
         shutil.copy(tmp_path / name, tmp_path / f"{name}.old")
     session(second)
     if again:
         for left in tmp_path.glob("store.db-*"):
             left.unlink()
-        for name in ("store.db", "witness"):
+        for name in ("store.db", "progress"):
             shutil.copy(tmp_path / f"{name}.old", tmp_path / name)
     session(third)

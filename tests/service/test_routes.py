@@ -18,7 +18,7 @@ from checkins.ledger.verification import verify
 from checkins.protocol.report import model_from_bytes, report_to_bytes
 from checkins.service import logs
 from checkins.service.authentication import hashed as digest_of
-from checkins.service.runs import event_stream
+from checkins.service.runs import server_sent_events
 from checkins.service.settings import Enrolment, EnrolmentKind
 from tests.support.campaigns import AVERAGED, EVERYONE, SLIDING, START, campaign, campaign_text
 from tests.support.clock import Clock
@@ -433,7 +433,7 @@ def test_events_tell_each_release_once_and_the_end(here) -> None:
     async def scenario(it: Living) -> None:
         await it.open(slots=3)
         await it.show(1)  # before anybody listens
-        stream = event_stream.events(it.live_run, it.runner)
+        stream = server_sent_events.events(it.live_run, it.runner)
         events = await heard(stream, "state", slots_closed=1)
         await it.show(2)
         events += await heard(stream, "release", slot=2)
@@ -460,7 +460,7 @@ def test_events_tell_each_release_once_and_the_end(here) -> None:
 def test_releases_that_a_slow_reader_missed_are_told_too(here) -> None:
     async def scenario(it: Living) -> None:
         await it.open(slots=4)
-        stream = event_stream.events(it.live_run, it.runner)
+        stream = server_sent_events.events(it.live_run, it.runner)
         await heard(stream, "state", slots_closed=0)  # and reads no further for a while
         for slot in (1, 2, 3):
             await it.show(slot)
@@ -479,7 +479,7 @@ def test_releases_that_a_slow_reader_missed_are_told_too(here) -> None:
 def test_slots_from_which_nothing_is_released_are_no_releases(here) -> None:
     async def scenario(it: Living) -> None:
         await it.open(**SLIDING)
-        stream = event_stream.events(it.live_run, it.runner)
+        stream = server_sent_events.events(it.live_run, it.runner)
         events = await heard(stream, "state", slots_closed=0)
         for slot in (1, 2):
             await it.show(slot)

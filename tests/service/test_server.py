@@ -22,7 +22,7 @@ import pytest
 
 from checkins.service import server
 from checkins.service.server import bind
-from checkins.service.store.rollback_guard import default_witness
+from checkins.service.store.rollback_detection import default_progress_file
 from tests.support.campaigns import campaign_text, write_campaign
 from tests.support.coordinator import OPERATOR, UNLIMITED, Coordinator
 from tests.support.in_process import Living, play, settings
@@ -284,19 +284,19 @@ def test_a_port_that_is_taken_is_refused_with_its_number() -> None:
             bind("127.0.0.1", port)
 
 
-def test_every_store_has_a_witness_of_its_own_outside_of_it(tmp_path: Path) -> None:
+def test_every_store_has_a_progress_file_of_its_own_outside_of_it(tmp_path: Path) -> None:
     """Not beside it either: whoever puts a folder back would put back both."""
     for name, other in (("a/b.db", "b.db"), ("b.db", "c.db")):
-        witness = default_witness(f"sqlite:///{tmp_path}/{name}", tmp_path)
-        assert witness.parent == Path(os.environ["XDG_STATE_HOME"]) / "checkins"
-        assert witness == default_witness(f"sqlite:///{tmp_path}/x/../{name}", tmp_path)
-        assert witness != default_witness(f"sqlite:///{tmp_path}/{other}", tmp_path)
+        progress_file = default_progress_file(f"sqlite:///{tmp_path}/{name}", tmp_path)
+        assert progress_file.parent == Path(os.environ["XDG_STATE_HOME"]) / "checkins"
+        assert progress_file == default_progress_file(f"sqlite:///{tmp_path}/x/../{name}", tmp_path)
+        assert progress_file != default_progress_file(f"sqlite:///{tmp_path}/{other}", tmp_path)
     one, same, other = (
-        default_witness(f"postgresql://{place}", tmp_path)
+        default_progress_file(f"postgresql://{place}", tmp_path)
         for place in ("ann:secret@db/x", "bob:other@db/x?sslmode=require", "ann:secret@db/y")
     )
     assert one == same != other
-    assert one.parent == witness.parent
+    assert one.parent == progress_file.parent
     assert "secret" not in one.name
 
 
@@ -306,15 +306,15 @@ def test_the_state_folder_is_in_the_home_unless_the_environment_says_so(
     monkeypatch.setenv("HOME", str(tmp_path))
     for ignored in ("", "relative/folder"):
         monkeypatch.setenv("XDG_STATE_HOME", ignored)
-        witness = default_witness("sqlite:///x.db", tmp_path)
-        assert witness.parent == tmp_path / ".local" / "state" / "checkins"
+        progress_file = default_progress_file("sqlite:///x.db", tmp_path)
+        assert progress_file.parent == tmp_path / ".local" / "state" / "checkins"
 
 
-def test_a_witness_that_an_earlier_version_left_beside_the_store_is_used_on(tmp_path: Path) -> None:
+def test_a_progress_file_of_an_earlier_version_is_used(tmp_path: Path) -> None:
     store = f"sqlite:///{tmp_path}/x.db"
-    elsewhere = default_witness(store, tmp_path)
-    (tmp_path / "x.db.witness").write_text('{"epoch": 3, "entries": {}, "runs": {}}')
-    assert default_witness(store, tmp_path) == tmp_path / "x.db.witness"
-    elsewhere.parent.mkdir(parents=True, exist_ok=True)
-    elsewhere.write_text("{}")
-    assert default_witness(store, tmp_path) == elsewhere
+    newest = default_progress_file(store, tmp_path)
+    newest.parent.mkdir(parents=True, exist_ok=True)
+    # in the order in which versions named it: each one takes precedence over those before it
+    for path in (tmp_path / "x.db.witness", newest.with_suffix(".witness"), newest):
+        path.write_text('{"epoch": 3, "entries": {}, "runs": {}}')
+        assert default_progress_file(store, tmp_path) == path

@@ -207,7 +207,7 @@ def test_a_worker_reads_the_settings_that_were_written(token, keys, paths, publi
     written = settings(
         operator_token=token,
         enrolment=enrolment,
-        witness=paths[0],
+        progress_file=paths[0],
         log_file=paths[1],
         public_url=public,
         limits=Limits(requests_per_s=rate),

@@ -12,7 +12,7 @@ import pytest
 from checkins.errors import ProtocolViolation
 from checkins.protocol.server import Ending
 from checkins.service.authentication import hashed
-from checkins.service.runs import intake, opening, run_state_machine
+from checkins.service.runs import intake, opening, slot_transitions
 from checkins.service.runs.intake import CheckIn, EnrolmentRequest, Submission
 from checkins.service.store import ledgers, metadata, run_state, schema
 from checkins.service.store.database import Database, retry_on_conflict
@@ -158,7 +158,7 @@ def test_invariant_4_one_choice_is_made_however_many_workers_try(house: House, c
             house.check_in(spec, slot)
         known = house.snapshot(spec)
         house.clock.now = spec.times.chooses(slot)
-        race(*(lambda d=d, k=known: run_state_machine.advance(d, spec, k) for d in crew))
+        race(*(lambda d=d, k=known: slot_transitions.advance(d, spec, k) for d in crew))
         assert sum(bool(row.chosen) for row in house.rows(schema.check_ins)) == 2
 
 
@@ -168,12 +168,12 @@ def test_invariant_5_one_worker_closes_a_slot_however_many_try(house: House, cre
         house.choose(spec, slot)
         known = house.snapshot(spec)
         house.clock.now = spec.times.ends(slot)
-        found = race(*(lambda d=d, k=known: run_state_machine.advance(d, spec, k) for d in crew))
+        found = race(*(lambda d=d, k=known: slot_transitions.advance(d, spec, k) for d in crew))
         assert {snapshot.state.closed for snapshot in found} == {slot}
         assert len({snapshot.ledger.head for snapshot in found}) == 1
         assert len(house.lines(spec)) == 1 + slot
     known = house.snapshot(spec)
-    found = race(*(lambda d=d: run_state_machine.finish(d, spec, known) for d in crew))
+    found = race(*(lambda d=d: slot_transitions.finish(d, spec, known) for d in crew))
     assert {snapshot.state.ending for snapshot in found} == {Ending.COMPLETED}
     house.verified(spec, require_closed=True)
 
@@ -189,7 +189,7 @@ def test_invariant_6_a_report_is_in_the_sum_exactly_if_it_was_taken(house: House
         message = [Submission(slot, receipt, units_of(spec, 7))]
         taken, _ = race(
             lambda m=message: intake.take_reports(crew[0], spec, m)[0],
-            lambda known=known: run_state_machine.advance(crew[1], spec, known),
+            lambda known=known: slot_transitions.advance(crew[1], spec, known),
         )
         total = total_of(house.entries(spec)[-1])
         if taken is None:
@@ -207,7 +207,7 @@ def test_a_check_in_is_before_the_choice_or_refused(house: House, crew) -> None:
         house.clock.now = spec.times.chooses(slot)
         (answer,), _ = race(
             lambda m=send: intake.take_check_ins(crew[0], spec, m),
-            lambda known=known: run_state_machine.advance(crew[1], spec, known),
+            lambda known=known: slot_transitions.advance(crew[1], spec, known),
         )
         rows = house.rows(schema.check_ins)
         assert [row.receipt for row in rows] == ([answer] if isinstance(answer, str) else [])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from checkins.service.store import clock as store_clock
+from checkins.service.store import time_source as store_clock
 from checkins.service.store.database import Database
 from tests.support.campaigns import START
 

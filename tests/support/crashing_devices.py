@@ -25,7 +25,7 @@ from pathlib import Path
 import httpx
 
 from checkins.client import CampaignRefused, ServiceFailed, fetch_campaign
-from checkins.client.clock import DeviceRandomness, monotonic_s
+from checkins.client.clock_and_randomness import DeviceRandomness, monotonic_s
 from checkins.client.drivers import HEADERS, Driver
 from checkins.client.participation import Participation, ParticipationConfig
 from checkins.client.state import StateFile, make_private_folder

@@ -19,7 +19,7 @@ from checkins.campaign import Campaign
 from checkins.errors import ProtocolViolation
 from checkins.ledger.verification import Verification, verify
 from checkins.service.authentication import hashed
-from checkins.service.runs import intake, opening, run_state_machine
+from checkins.service.runs import intake, opening, slot_transitions
 from checkins.service.runs.intake import CheckIn, EnrolmentRequest, Submission
 from checkins.service.store import ledgers, metadata, run_state, schema
 from checkins.service.store.database import Database
@@ -61,17 +61,17 @@ class House:
 
     def tick(self, spec: RunSpec) -> RunSnapshot:
         """Attempt the next transition once."""
-        return run_state_machine.advance(self.database, spec, self.snapshot(spec))
+        return slot_transitions.advance(self.database, spec, self.snapshot(spec))
 
     def run_until(self, spec: RunSpec, moment: float) -> RunSnapshot:
         """Set the clock, then make every transition that is due."""
         self.clock.now = moment
         snapshot = self.snapshot(spec)
         while True:
-            due = run_state_machine.next_due_time(spec, snapshot.state)
+            due = slot_transitions.next_due_time(spec, snapshot.state)
             if due is None or due > moment:
                 return snapshot
-            snapshot = run_state_machine.advance(self.database, spec, snapshot)
+            snapshot = slot_transitions.advance(self.database, spec, snapshot)
 
     def begin(self, spec: RunSpec, slot: int) -> RunSnapshot:
         """Into a slot: check-ins are taken."""
@@ -88,7 +88,7 @@ class House:
     def finish(self, spec: RunSpec) -> RunSnapshot:
         """To the end of the run, its certificate included."""
         snapshot = self.run_until(spec, spec.times.ends(spec.rules.slots))
-        return run_state_machine.finish(self.database, spec, snapshot)
+        return slot_transitions.finish(self.database, spec, snapshot)
 
     def enrol(self, spec: RunSpec, name: str | None = None) -> str:
         """Enrol a client; return its hashed token."""
@@ -114,7 +114,7 @@ class House:
 
     def chosen(self, spec: RunSpec) -> frozenset[str]:
         """The receipts chosen in the current slot, as they are recorded."""
-        choice = run_state_machine.read_choice(self.database, spec.id)
+        choice = slot_transitions.read_choice(self.database, spec.id)
         assert choice is not None
         return choice.chosen
 

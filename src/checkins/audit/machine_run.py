@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from checkins.client.clock import OS_RANDOMNESS
+from checkins.client.clock_and_randomness import OS_RANDOMNESS
 from checkins.errors import InvalidValue, ProtocolViolation
 from checkins.protocol import participant as clients  # the state machine
 from checkins.protocol import participant as events  # its events and effects
@@ -25,7 +25,7 @@ from checkins.protocol.participant import Outcome, Participant
 from checkins.protocol.report import Report
 from checkins.protocol.server import RecordClosing, Release, Server
 from checkins.randomizers import DeviceSampler
-from checkins.service.runs import randomness
+from checkins.service.runs import slot_transitions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,14 +159,14 @@ class MachineRun:
             self._server_step(servers.SlotBegan(number))
             self._begin_slot(number)
         elif slot.phase is slots.Phase.COLLECTING:
-            self._server_step(randomness.draw_choice(slot))
+            self._server_step(slot_transitions.draw_choice(slot))
             self._deliver()
         else:
             if slot.number == self.initial_server.rules.affordable:
                 self._messages.extend((_SERVER, message) for message in self._delayed_reports)
                 self._deliver()
                 slot = self.server.slot or slot
-            self._server_step(randomness.draw_expiry(slot, self.sampler))
+            self._server_step(slot_transitions.draw_expiry(slot, self.sampler))
             self._deliver()
 
     def _begin_slot(self, number: int) -> None:

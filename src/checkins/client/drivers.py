@@ -25,7 +25,7 @@ from checkins.client.actions import (
     SleepUntil,
 )
 from checkins.client.bounded_http import ResponseRejected, fetch, fetch_async
-from checkins.client.clock import monotonic_s
+from checkins.client.clock_and_randomness import monotonic_s
 from checkins.client.state import StateStore
 from checkins.errors import OutOfOrder
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from checkins import validate
 from checkins.client.actions import CampaignRefused, Flow, LogEvent, Response, Save, SleepUntil
-from checkins.client.clock import OS_RANDOMNESS
+from checkins.client.clock_and_randomness import OS_RANDOMNESS
 from checkins.client.drivers import AsyncDriver, Driver, Journal, async_http_client, http_client
 from checkins.client.participation import Participation, ParticipationConfig
 from checkins.client.service_client import ServiceClient, listing_request, withdraw_request

@@ -33,7 +33,7 @@ from checkins.client.actions import (
     SleepUntil,
     Train,
 )
-from checkins.client.clock import DeviceRandomness
+from checkins.client.clock_and_randomness import DeviceRandomness
 from checkins.client.service_client import (
     RESPONSE_TIMEOUT_S,
     ServiceClient,

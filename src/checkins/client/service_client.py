@@ -23,7 +23,12 @@ from checkins.client.actions import (
     ServiceFailed,
     SleepUntil,
 )
-from checkins.client.clock import OS_RANDOMNESS, DeviceRandomness, ServerClock, monotonic_s
+from checkins.client.clock_and_randomness import (
+    OS_RANDOMNESS,
+    DeviceRandomness,
+    ServerClock,
+    monotonic_s,
+)
 from checkins.client.state import SavedState
 from checkins.client.view import CampaignView, MalformedView, parse_view
 from checkins.protocol import wire

@@ -12,7 +12,7 @@ from pathlib import Path
 from checkins.campaign import Spending
 from checkins.errors import InvalidValue
 from checkins.ledger import earlier_of
-from checkins.service.runs import run_state_machine
+from checkins.service.runs import slot_transitions
 from checkins.service.runs.cached_responses import model_bytes
 from checkins.service.settings import redacted_url
 from checkins.service.store import metadata, participants, run_state
@@ -30,7 +30,7 @@ def back_up(store: str, copy_path: Path) -> int:
     the runs that were open.
     """
     if not store.startswith(SQLITE_PREFIX):
-        expected = "is not SQLite: use pg_dump, and do not store the witness file with the dump"
+        expected = "is not SQLite: use pg_dump, and do not store the progress file with the dump"
         raise InvalidValue("store", redacted_url(store), expected)
     _open_existing(store).close()
     partial = copy_path.with_name(copy_path.name + ".part")
@@ -79,8 +79,8 @@ def end_runs(database: Database, *, lost_runs: Collection[str] = ()) -> None:
             privacy_filter = None if run is None else run.filter
             spending = Spending(spec.campaign, earlier_of(snapshot.ledger), privacy_filter)
             certificate = spending.after(spec.rules.slots).as_dict()
-        stopped = run_state_machine.stop(database, spec, snapshot)
-        run_state_machine.finish(database, spec, stopped, certificate)
+        stopped = slot_transitions.stop(database, spec, snapshot)
+        slot_transitions.finish(database, spec, stopped, certificate)
     with database.exclusive_transaction("facts") as connection:
         metadata.delete_entry(connection, metadata.COPY_ENTRY)
 

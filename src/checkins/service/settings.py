@@ -60,10 +60,10 @@ class Limits:
 class Settings:
     """All settings of a worker process, which the operator decides.
 
-    ``folder`` is the folder of the campaign file, from which paths in it are resolved. ``witness``
-    is a file outside the store that detects a store restored from an old backup; None disables this
-    check. If ``log_file`` is None, logs go to standard error. ``trusted_proxies`` are addresses or
-    networks. ``plan`` turns the planner's page and route on.
+    ``folder`` is the folder of the campaign file, from which paths in it are resolved.
+    ``progress_file`` is a file outside the store that detects a store restored from an old backup;
+    None disables this check. If ``log_file`` is None, logs go to standard error.
+    ``trusted_proxies`` are addresses or networks. ``plan`` turns the planner's page and route on.
     """
 
     __pydantic_config__: ClassVar = ConfigDict(extra="forbid")
@@ -72,7 +72,7 @@ class Settings:
     operator_token: str = field(repr=False)
     limits: Limits = field(default_factory=Limits)
     folder: Path = Path()
-    witness: Path | None = None
+    progress_file: Path | None = None
     log_file: Path | None = None
     public_url: str | None = None
     trusted_proxies: tuple[str, ...] = ()
@@ -82,7 +82,9 @@ class Settings:
         validate.one_of(Enrolment, enrolment=self.enrolment)
         validate.one_of(Limits, limits=self.limits)
         validate.one_of(Path, folder=self.folder)
-        validate.one_of((Path, type(None)), witness=self.witness, log_file=self.log_file)
+        validate.one_of(
+            (Path, type(None)), progress_file=self.progress_file, log_file=self.log_file
+        )
         validate.one_of(bool, plan=self.plan)
         _require_store(self.store)
         require_secret("operator_token", self.operator_token)

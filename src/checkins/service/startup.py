@@ -1,7 +1,7 @@
 """Steps before a coordinator starts: migrate and check its database, and open a campaign.
 
 A coordinator is one running service. After these steps, ``runs.runner`` reads the runs from the
-database. The witness file holds a second copy of the newest progress of each run, outside the
+database. The progress file holds a second copy of the newest progress of each run, outside the
 database, so that a database restored from an old backup is detected.
 """
 
@@ -15,11 +15,11 @@ from typing import Any
 from checkins.campaign import Campaign
 from checkins.errors import InvalidValue
 from checkins.service import backup, logs
-from checkins.service.runs import clock_watch, opening
+from checkins.service.runs import clock_jumps, opening
 from checkins.service.settings import Settings
 from checkins.service.store import metadata, run_state
 from checkins.service.store.database import Database
-from checkins.service.store.rollback_guard import RollbackGuard, progress_of
+from checkins.service.store.rollback_detection import ProgressFile, progress_of
 from checkins.service.store.run_state import RunSpec
 from checkins.service.store.schema import migrate
 
@@ -72,12 +72,12 @@ def prepare(
     answers.
     """
     store = Database(settings.store) if database is None else database
-    guard = None if settings.witness is None else RollbackGuard(settings.witness)
+    guard = None if settings.progress_file is None else ProgressFile(settings.progress_file)
 
     def prepare_store() -> RunSpec | None:
         store.check_durable()
         migrate(store)
-        clock_watch.start(store, trust_calendar=trust_clock)
+        clock_jumps.start(store, trust_calendar=trust_clock)
         if restore:
             if guard is not None:
                 guard.check_restorable(store)

@@ -129,7 +129,7 @@ def backup(given: GivenOptions) -> None:
 
     The copy can be served only with --restore, which ends every campaign that was running when the
     copy was made. What these campaigns released later is unknown, so their epsilon is computed as
-    if they had released all slots that their budgets allow. The witness file, which detects that a
+    if they had released all slots that their budgets allow. The progress file, which detects that a
     store was rolled back, is not copied.
     """
     store = given.required("store", "must be sqlite:///FILE.db")

@@ -8,6 +8,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import click
+
 from checkins import validate
 from checkins.cli import params, terminal
 from checkins.cli.errors import UsageError, missing_extra, printable, warn
@@ -44,9 +46,9 @@ OPTIONS = (
         key, one client can enrol per run.
     --operator-token-file FILE  File with the token that operators send. Default: the environment
         variable {OPERATOR_TOKEN_VARIABLE}, otherwise a token is generated and printed.
-    --witness FILE  File that records the progress of the store, so that the coordinator detects
-        a store that was rolled back to an earlier copy. Default: a file in
-        $XDG_STATE_HOME/checkins or ~/.local/state/checkins.
+    --progress-file FILE  File outside the store that records how far its campaigns have progressed,
+        so that the coordinator detects a store that was restored from an earlier copy. Default: a
+        file in $XDG_STATE_HOME/checkins or ~/.local/state/checkins.
     --again  Open the campaign once more if it is over. Needs --start now or --start +SECONDS.
     --restore  Accept a store that was rolled back, and end every campaign that was running in
         it.
@@ -63,6 +65,7 @@ OPTIONS = (
     --no-plan  Disable the planner, the page /plan. By default anyone may use it.
     --until-done  Exit when the campaign is over. Needs a campaign file and one worker.
     """),
+    click.Option(["--witness"], multiple=True, hidden=True),  # earlier name of --progress-file
     params.JSON_OPTION,
 )
 
@@ -75,6 +78,8 @@ def serve(given: GivenOptions) -> None:
     Without a file, it serves the campaigns in the store and those that the operator adds by HTTP.
     """
     _require_service()
+    if "witness" in given:
+        given = given.replacing(progress_file=given.texts["witness"])
     redacted = _redacted_options(given)
     from checkins.protocol.wire import format_time
     from checkins.service import logs, server, startup
@@ -98,16 +103,20 @@ def serve(given: GivenOptions) -> None:
     listen_host = given.texts.get("host", DEFAULT_HOST)
     with given.errors_as_option_errors():
         listener = server.bind(listen_host, listen_port)
-    if values["restore"] and settings.witness is not None and not settings.witness.exists():
+    if (
+        values["restore"]
+        and settings.progress_file is not None
+        and not settings.progress_file.exists()
+    ):
         warn(
-            f"{settings.witness}: this witness file does not exist. Without the witness of the lost"
-            " store, runs that were opened after the copy was made are not detected. Name it with"
-            " --witness"
+            f"{settings.progress_file}: this progress file does not exist. Only the file of the"
+            " lost store shows whether runs were opened after the copy was made. Name it with"
+            " --progress-file"
         )
     warnings: list[str] = []
     try:
-        if "witness" not in given and settings.witness is not None:
-            settings.witness.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if "progress_file" not in given and settings.progress_file is not None:
+            settings.progress_file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         with terminal.spinner("opening the campaign", quiet=json):
             run_spec = startup.prepare(
                 settings,
@@ -133,7 +142,8 @@ def serve(given: GivenOptions) -> None:
         "seal": run_spec and run_spec.seal,
         "start": run_spec and format_time(run_spec.times.begins(1)),
         "store": settings.redacted_store,
-        "witness": str(settings.witness),
+        "progress_file": str(settings.progress_file),
+        "witness": str(settings.progress_file),  # the earlier name
         "enrolment": str(settings.enrolment.kind),
         "workers": worker_count,
         "operator_token": settings.operator_token if is_generated else None,
@@ -193,7 +203,7 @@ def _settings(given: GivenOptions, folder: Path) -> tuple[Settings, bool]:
 
     from checkins.service.authentication import read_secret
     from checkins.service.settings import Settings
-    from checkins.service.store.rollback_guard import default_witness
+    from checkins.service.store.rollback_detection import default_progress_file
 
     store = given.texts.get("store") or os.environ.get(STORE_VARIABLE) or DEFAULT_STORE
     token, is_generated = os.environ.get(OPERATOR_TOKEN_VARIABLE), False
@@ -202,14 +212,14 @@ def _settings(given: GivenOptions, folder: Path) -> tuple[Settings, bool]:
         token = read_secret(path, name="operator_token_file")
     if token is None:
         token, is_generated = secrets.token_urlsafe(24), True
-    witness = Path(given.texts["witness"]) if "witness" in given else default_witness(store, folder)
+    progress_file = given.path("progress_file") or default_progress_file(store, folder)
     settings = Settings(
         store=store,
         enrolment=_enrolment(given),
         operator_token=token,
         limits=_limits(given),
         folder=folder,
-        witness=witness,
+        progress_file=progress_file,
         trusted_proxies=tuple(given.texts.get("trusted_proxies", "").replace(",", " ").split()),
         log_file=Path(given.texts["log_file"]) if "log_file" in given else None,
         plan=not given.values["no_plan"],
@@ -246,7 +256,7 @@ def _as_usage_error(error: Exception, settings: Settings) -> Exception:
 
     from checkins.errors import ComputationFailed, ProtocolViolation
     from checkins.service.store.database import StoreUnavailable
-    from checkins.service.store.rollback_guard import NotRolledBack, RolledBack
+    from checkins.service.store.rollback_detection import NotRolledBack, RolledBack
 
     if isinstance(error, StoreUnavailable):
         return ComputationFailed(f"--store {settings.redacted_store}: {error}")
@@ -254,10 +264,10 @@ def _as_usage_error(error: Exception, settings: Settings) -> Exception:
         return UsageError(f"{settings.redacted_store}: {error}")
     if isinstance(error, ProtocolViolation):
         return UsageError(str(error))
-    witness = settings.witness
-    if isinstance(error, OSError) and witness is not None and _is_about(error, witness):
+    path = settings.progress_file
+    if isinstance(error, OSError) and path is not None and _is_about(error, path):
         return UsageError(
-            f"--witness {witness}: cannot be used: {error.strerror}; name a writable file that"
+            f"--progress-file {path}: cannot be used: {error.strerror}; name a writable file that"
             " is not part of any backup of the store"
         )
     if isinstance(error, OSError):
@@ -286,7 +296,7 @@ def _show_summary(summary: dict[str, object]) -> None:
         key = "" if summary["enrolment"] == "open" else " --key-file FILE"
         show(f"To join:   checkins join {summary['url']} --data FILE --state DIR{key}")
     show(f"Store:     {summary['store']}")
-    show(f"Witness:   {summary['witness']} (never back it up together with the store)")
+    show(f"Progress:  {summary['progress_file']} (never back up this file with the store)")
     if summary["operator_token"] is not None:
         show(f"Operator token, valid until the service stops: {summary['operator_token']}")
     show("Ctrl-C stops the service. The same command continues it.")

@@ -22,7 +22,7 @@ from checkins.service.routes.requests import (
     require_operator,
     runner_of,
 )
-from checkins.service.runs import cached_responses, client_requests, event_stream
+from checkins.service.runs import cached_responses, client_requests, server_sent_events
 from checkins.service.runs.cached_responses import cached_model
 from checkins.service.runs.live_run import LiveRun
 from checkins.service.runs.runner import Runner
@@ -103,7 +103,7 @@ def _view(live_run: LiveRun, runner: Runner, *, code: int = status.HTTP_200_OK) 
         live_run,
         epoch=runner.epoch,
         enrolment=str(runner.settings.enrolment.kind),
-        holding=runner.clock_watch.holding_reason,
+        holding=runner.clock_jumps.holding_reason,
         now=runner.database.now(),
     )
     return Response(body, status_code=code, media_type=wire.JSON_TYPE)
@@ -189,4 +189,4 @@ async def events(request: Request) -> Response:
         raise Problem(
             "busy", "too many event streams are open: try again later, or poll", retry_after=30
         )
-    return StreamingResponse(event_stream.events(live_run, runner), media_type=EVENT_STREAM)
+    return StreamingResponse(server_sent_events.events(live_run, runner), media_type=EVENT_STREAM)

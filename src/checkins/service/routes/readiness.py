@@ -20,7 +20,7 @@ from checkins.service.routes.requests import (
     require_operator,
     runner_of,
 )
-from checkins.service.runs import run_state_machine
+from checkins.service.runs import slot_transitions
 from checkins.service.runs.runner import Runner
 from checkins.service.workers.background_tasks import STORE_TIMEOUT_S
 
@@ -36,7 +36,7 @@ async def healthz(request: Request) -> wire.Health:
     """The process responds while it runs, even if its database does not respond. Restart the
     process only if there is no response."""
     runner = runner_of(request)
-    return wire.Health(status="ok", epoch=runner.epoch, holding=runner.clock_watch.holding_reason)
+    return wire.Health(status="ok", epoch=runner.epoch, holding=runner.clock_jumps.holding_reason)
 
 
 @router.get("/readyz", **openapi_options("Readiness", wire.Readiness, problems="not-ready"))
@@ -79,12 +79,12 @@ def reasons_not_ready(runner: Runner) -> list[str]:
     now, answered_at = asyncio.get_running_loop().time(), runner.store_answered_at
     if answered_at is None or not now - answered_at <= STORE_TIMEOUT_S:
         reasons.append(f"the store has not answered for {STORE_TIMEOUT_S:.0f} s")
-    if runner.clock_watch.holding_reason is not None:
-        reasons.append(f"no slot is closed: {runner.clock_watch.holding_reason}")
+    if runner.clock_jumps.holding_reason is not None:
+        reasons.append(f"no slot is closed: {runner.clock_jumps.holding_reason}")
     elif late_runs := _late_runs(runner):
         reasons.append(f"slots are not closed on time in {', '.join(late_runs)}")
-    if runner.witness_error is not None:
-        reasons.append(runner.witness_error)
+    if runner.progress_file_error is not None:
+        reasons.append(runner.progress_file_error)
     if failing := runner.background_tasks.failing_kinds:
         reasons.append(f"background tasks keep dying: {', '.join(failing)}")
     return reasons
@@ -95,7 +95,7 @@ def _late_runs(runner: Runner) -> list[str]:
     now = runner.database.now()
     late_runs = []
     for run, live_run in runner.live_runs.items():
-        due_at = run_state_machine.next_due_time(live_run.spec, live_run.snapshot.state)
+        due_at = slot_transitions.next_due_time(live_run.spec, live_run.snapshot.state)
         if due_at is not None and not now - due_at <= LATE_AFTER_S:
             late_runs.append(run)
     return late_runs

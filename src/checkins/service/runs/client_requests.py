@@ -15,7 +15,7 @@ from checkins.protocol import wire
 from checkins.protocol.wire import OutcomeName
 from checkins.service.authentication import derived_token, hashed, new_token
 from checkins.service.http.problems import Problem
-from checkins.service.runs import cached_responses, clock_watch, intake
+from checkins.service.runs import cached_responses, clock_jumps, intake
 from checkins.service.runs.cached_responses import cached_model
 from checkins.service.runs.intake import CheckIn, EnrolmentRequest
 from checkins.service.runs.live_run import MAX_EARLY_S, LiveRun
@@ -62,10 +62,10 @@ async def withdraw(runner: Runner, live_run: LiveRun, token: str) -> None:
 async def check_in(runner: Runner, live_run: LiveRun, slot: int, token: str) -> str:
     """Return the receipt of a check-in once it is durable. A slightly early request waits."""
     _refuse_if_over(live_run)
-    clock_watch.refuse_while_holding(runner.database)
+    clock_jumps.refuse_while_holding(runner.database)
     if live_run.is_early(slot):
         await _wait_until_slot_begins(live_run, runner, slot)
-        clock_watch.refuse_while_holding(runner.database)
+        clock_jumps.refuse_while_holding(runner.database)
     receipt = await live_run.check_ins.submit(CheckIn(slot, hashed(token)))
     live_run.slots_of_receipts[receipt] = slot
     return receipt

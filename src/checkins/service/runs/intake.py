@@ -7,6 +7,8 @@ response after the transaction is durable.
 
 from __future__ import annotations
 
+import secrets
+from base64 import urlsafe_b64encode
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -21,14 +23,14 @@ from checkins.protocol.report import Report
 from checkins.protocol.server import Server
 from checkins.protocol.slot import Acknowledge, CheckedIn, RecordCheckIn, ReportArrived, Slot
 from checkins.randomizers import DeviceReport
-from checkins.service.runs import randomness
-from checkins.service.runs.run_state_machine import decode_report
+from checkins.service.runs.slot_transitions import decode_report
 from checkins.service.store import participants, run_state
 from checkins.service.store.database import ConcurrentUpdate, Database
 from checkins.service.store.run_state import RunSpec, RunState
 
 UNUSED_LEARNER = Learner(np.zeros(1))
 """A placeholder for the model and the optimizer state, which no decision here uses."""
+RECEIPT_BYTES = 24  # number of random bytes in a receipt
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +78,7 @@ def take_check_ins(
         unspent = participants.unspent_tokens(connection, spec.id, tokens)
         spent_or_unknown = [token for token in tokens if token not in unspent]  # mostly retries
         receipts = participants.receipts_of(connection, spec.id, spent_or_unknown)
-        for message, receipt in zip(messages, randomness.draw_receipts(len(messages)), strict=True):
+        for message, receipt in zip(messages, draw_receipts(len(messages)), strict=True):
             earlier_receipt = receipts.get(message.token)
             waiting = {} if earlier_receipt is None else {message.token: earlier_receipt}
             spent = message.token not in unspent
@@ -196,3 +198,12 @@ def _server(spec: RunSpec, state: RunState, **slot_fields: Any) -> Server:
         if slot.phase is slots.Phase.CHOOSING:  # the choice is in the store, so it is durable
             slot, _ = slots.step(slot, slots.ChoiceRecorded(slot.number))
     return Server(spec.rules, UNUSED_LEARNER, state.phase, state.closed, slot)
+
+
+def draw_receipts(count: int) -> list[str]:
+    """Draw ``count`` receipts, which are pseudonyms of check-ins that nobody can guess."""
+    random_bytes = secrets.token_bytes(RECEIPT_BYTES * count)  # one system call for all receipts
+    return [
+        urlsafe_b64encode(random_bytes[start : start + RECEIPT_BYTES]).decode()
+        for start in range(0, len(random_bytes), RECEIPT_BYTES)
+    ]

@@ -20,8 +20,8 @@ from checkins.campaign import Campaign
 from checkins.protocol.server import Ending
 from checkins.service import logs
 from checkins.service.metrics import Metrics
-from checkins.service.runs import clock_watch, intake, learning_curve, opening, run_state_machine
-from checkins.service.runs.clock_watch import ClockWatch
+from checkins.service.runs import clock_jumps, intake, learning_curve, opening, slot_transitions
+from checkins.service.runs.clock_jumps import ClockJumpReporter
 from checkins.service.runs.group_commit import GroupCommit
 from checkins.service.runs.live_run import LiveRun
 from checkins.service.runs.memory_limits import MAX_RECEIVED_BYTES, MemoryBudget, reports_per_batch
@@ -37,7 +37,7 @@ from checkins.service.store.database import (
     is_unavailable,
     retry_on_conflict,
 )
-from checkins.service.store.rollback_guard import RollbackGuard, progress_of
+from checkins.service.store.rollback_detection import ProgressFile, progress_of
 from checkins.service.store.run_state import RunSnapshot, RunSpec
 from checkins.service.workers import epsilon_process
 from checkins.service.workers.background_tasks import BackgroundTasks, DaemonThreads, Timeouts
@@ -66,7 +66,7 @@ class Runner:
         self.settings = settings
         self.database = database
         self.metrics = Metrics()
-        self.clock_watch = ClockWatch(database, self.metrics)
+        self.clock_jumps = ClockJumpReporter(database, self.metrics)
         self.epoch = 0  # number of starts of a coordinator on the store
         self.secret_key = b""  # the tokens of clients are derived from it
         self.live_runs: dict[str, LiveRun] = {}
@@ -79,9 +79,11 @@ class Runner:
         self._measuring_thread = learning_curve.MeasuringThread(database, folder=settings.folder)
         self.report_memory = MemoryBudget(MAX_RECEIVED_BYTES)
         self._opening_queue = OpeningQueue()
-        self.witness_error: str | None = None
-        """Why the last write of the witness file (``rollback_guard.py``) failed, or None."""
-        self._witness = None if settings.witness is None else RollbackGuard(settings.witness)
+        self.progress_file_error: str | None = None
+        """Why the last write of the progress file (``rollback_detection.py``) failed, or None."""
+        self._progress_file = (
+            None if settings.progress_file is None else ProgressFile(settings.progress_file)
+        )
         self._searched_at = 0.0  # when ``find`` last queried the store, in the loop's time
         self._timeouts = Timeouts()
         self._epsilon_processes = epsilon_processes
@@ -121,8 +123,8 @@ class Runner:
             self.background_tasks.supervise("checkpoint", self._keep_wal_empty)
 
     async def _recover(self) -> None:
-        await self.in_thread(clock_watch.start, self.database)
-        self.clock_watch.report_changes()
+        await self.in_thread(clock_jumps.start, self.database)
+        self.clock_jumps.report_changes()
         self.epoch = await self.in_thread(metadata.epoch_of, self.database)
         self.secret_key = await self.in_thread(metadata.secret_key_of, self.database)
         await self._find_new_runs()
@@ -197,8 +199,8 @@ class Runner:
     async def stop_run(self, live_run: LiveRun) -> None:
         """Stop a run before its next release. No further run of its campaign is opened."""
         was_over = live_run.is_over
-        stopped = await self._transition(run_state_machine.stop, live_run, live_run.snapshot)
-        snapshot = await self._transition(run_state_machine.finish, live_run, stopped)
+        stopped = await self._transition(slot_transitions.stop, live_run, live_run.snapshot)
+        snapshot = await self._transition(slot_transitions.finish, live_run, stopped)
         live_run.update(snapshot)
         live_run.publish(snapshot)
         if not was_over and snapshot.state.ending is Ending.STOPPED:
@@ -264,7 +266,7 @@ class Runner:
 
     async def _sleep_until_due(self, live_run: LiveRun) -> None:
         while True:
-            due_at = run_state_machine.next_due_time(live_run.spec, live_run.snapshot.state)
+            due_at = slot_transitions.next_due_time(live_run.spec, live_run.snapshot.state)
             remaining_s = 0.0 if due_at is None else due_at - self.database.now()
             if due_at is not None and self.database.clock.is_holding:
                 await asyncio.sleep(POLL_INTERVAL_S)  # another worker's clock may not hold
@@ -276,12 +278,12 @@ class Runner:
     async def _advance(self, live_run: LiveRun) -> None:
         """Make the next transition of a run, and schedule what follows from a new release."""
         before = live_run.snapshot
-        due_at = run_state_machine.next_due_time(live_run.spec, before.state)
+        due_at = slot_transitions.next_due_time(live_run.spec, before.state)
         if due_at is None:
-            snapshot = await self._transition(run_state_machine.finish, live_run, before)
+            snapshot = await self._transition(slot_transitions.finish, live_run, before)
         else:
             started_at = self.database.now()
-            snapshot = await self._transition(run_state_machine.advance, live_run, before)
+            snapshot = await self._transition(slot_transitions.advance, live_run, before)
             if snapshot.closed_by_this_process:
                 took_s = self.database.now() - started_at
                 self.metrics.record_slot_closed(seconds=took_s, late_s=started_at - due_at)
@@ -294,13 +296,13 @@ class Runner:
             )
             if learning_curve.should_measure(live_run.spec, snapshot, live_run.curve):
                 self.background_tasks.run_once(self._measure_model(live_run))
-            await self._write_witness()
+            await self._write_progress_file()
 
     async def _read_choice(self, live_run: LiveRun) -> None:
         """Read which clients were chosen, if clients were chosen and this was not read yet."""
         if live_run.choice_is_unread:
             run = live_run.spec.id
-            choice = await self.in_thread(run_state_machine.read_choice, self.database, run)
+            choice = await self.in_thread(slot_transitions.read_choice, self.database, run)
             live_run.update(live_run.snapshot, choice)
 
     async def _publish(self, live_run: LiveRun, snapshot: RunSnapshot) -> None:
@@ -313,16 +315,16 @@ class Runner:
         await asyncio.sleep(max(0.0, public_at - self.database.now()))
         live_run.publish(snapshot)
 
-    async def _write_witness(self) -> None:
-        """Write the store's progress to the witness file. ``_poll`` tries again after a failure."""
-        witness = self._witness
-        if witness is None:
+    async def _write_progress_file(self) -> None:
+        """Write the progress of the store. After a failure, ``_poll`` tries again."""
+        progress_file = self._progress_file
+        if progress_file is None:
             return
         try:
-            await self.in_thread(lambda: witness.record(progress_of(self.database)))
-            self.witness_error = None
+            await self.in_thread(lambda: progress_file.record(progress_of(self.database)))
+            self.progress_file_error = None
         except OSError as error:
-            self.witness_error = f"the witness cannot be written: {error.strerror}"
+            self.progress_file_error = f"the progress file cannot be written: {error.strerror}"
             logs.failure(error)
 
     async def _measure_model(self, live_run: LiveRun) -> None:
@@ -361,15 +363,15 @@ class Runner:
             for live_run in list(self.live_runs.values()):
                 if not live_run.is_over or len(live_run.curve) == 0:
                     await self._refresh(live_run)
-            if self.witness_error is not None:
-                await self._write_witness()
+            if self.progress_file_error is not None:
+                await self._write_progress_file()
             self.background_tasks.record_success("watch")
 
     async def _check_clock(self) -> None:
         """Compare the clocks, and read the epoch, which another coordinator may have increased."""
-        await self.in_thread(clock_watch.compare_clocks, self.database)
+        await self.in_thread(clock_jumps.compare_clocks, self.database)
         previous, self.epoch = self.epoch, await self.in_thread(metadata.epoch_of, self.database)
-        if self.clock_watch.report_changes() or self.epoch != previous:
+        if self.clock_jumps.report_changes() or self.epoch != previous:
             for live_run in self.live_runs.values():
                 live_run.wake()
 

@@ -30,7 +30,7 @@ from sqlalchemy.exc import DBAPIError, IntegrityError, OperationalError
 
 from checkins.errors import ComputationFailed, InvalidValue
 from checkins.service import logs
-from checkins.service.store.clock import Clock
+from checkins.service.store.time_source import Clock
 
 WRITE_LOCK_TIMEOUT_S = 30  # seconds that a SQLite transaction waits for another writer
 CLOCK_READINGS = 3  # how often PostgreSQL's clock is read for one adjustment of ``Clock``

@@ -1,8 +1,7 @@
 """Metadata of the store as named entries: its epoch, its secret key, whether it is a copy.
 
-The epoch counts how often a coordinator was started on this store. A witness file outside of the
-store records the epoch too, so that a store that was rolled back is detected
-(``rollback_guard.py``).
+The epoch counts how often a coordinator was started on this store. ``rollback_detection.py`` uses
+it to detect a store that was rolled back.
 """
 
 from __future__ import annotations

@@ -16,8 +16,7 @@ import math
 from checkins.service import logs
 from checkins.service.http.problems import Problem
 from checkins.service.metrics import Metrics
-from checkins.service.store import clock as clocks
-from checkins.service.store import metadata, run_state
+from checkins.service.store import metadata, run_state, time_source
 from checkins.service.store.database import Database
 
 MIN_SAVED_CHANGE_S = 0.5
@@ -66,7 +65,7 @@ def holding_reason(database: Database) -> str | None:
     )
 
 
-class ClockWatch:
+class ClockJumpReporter:
     """Reports to log and metrics when the clock begins to hold and when it stops."""
 
     def __init__(self, database: Database, metrics: Metrics) -> None:
@@ -88,7 +87,7 @@ class ClockWatch:
 
 def _boot_entry_name() -> str | None:
     """Return the name of the metadata entry for this boot, or None if there is no boot id."""
-    boot = clocks.boot_id()
+    boot = time_source.boot_id()
     return None if boot is None else f"clock {hashlib.sha256(boot.encode()).hexdigest()[:32]}"
 
 

@@ -3,11 +3,13 @@
 Each transition is one transaction (invariants 4 to 6). Any worker may call ``advance`` at any time.
 ``advance`` reads the state in an exclusive transaction and makes the next transition if it is due.
 After a crash, calls of ``advance`` close every slot that ended meanwhile. ``protocol.server``
-defines the transitions, and this module loads and saves their state.
+defines the transitions. This module loads and saves their state, and draws their random values
+from the operating system (invariant 13).
 """
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -26,9 +28,8 @@ from checkins.protocol.server import (
     Server,
     SlotBegan,
 )
-from checkins.protocol.slot import RecordChoice, Slot
-from checkins.randomizers import DeviceReport
-from checkins.service.runs import randomness
+from checkins.protocol.slot import Choose, Expired, RecordChoice, Slot
+from checkins.randomizers import DeviceReport, DeviceSampler
 from checkins.service.runs.memory_limits import reports_per_batch
 from checkins.service.store import ledgers, participants, run_state
 from checkins.service.store.database import Connection, Database
@@ -85,7 +86,7 @@ def _begin_slot(connection: Connection, spec: RunSpec, snapshot: RunSnapshot) ->
 def _choose_clients(connection: Connection, spec: RunSpec, snapshot: RunSnapshot) -> RunSnapshot:
     waiting = participants.receipts_by_token(connection, spec.id)
     slot = Slot(snapshot.state.slot, spec.rules, slots.Phase.COLLECTING, waiting)
-    _, effects = servers.step(_server(spec, snapshot, slot), randomness.draw_choice(slot))
+    _, effects = servers.step(_server(spec, snapshot, slot), draw_choice(slot))
     for effect in effects:
         if isinstance(effect, RecordChoice):
             participants.save_choice(connection, spec.id, effect.receipts, total=len(waiting))
@@ -101,9 +102,7 @@ def _close_slot(connection: Connection, spec: RunSpec, snapshot: RunSnapshot) ->
     if (event := servers.event_after_restart(server)) is not None:
         server, _ = servers.step(server, event)  # an earlier transaction made the choice durable
     slot = _with_reports(connection, spec, server.slot or slot)
-    server, effects = servers.step(
-        replace(server, slot=slot), randomness.draw_expiry(slot, spec.sampler)
-    )
+    server, effects = servers.step(replace(server, slot=slot), draw_expiry(slot, spec.sampler))
     (closing,) = (effect for effect in effects if isinstance(effect, RecordClosing))
     total, contributors = closing.total, closing.contributors
     entry = SlotClosed.of(
@@ -135,7 +134,7 @@ def _with_reports(connection: Connection, spec: RunSpec, slot: Slot) -> Slot:
     reports = ((receipt, decode_report(content, spec)) for receipt, content in rows)
     slot = slots.add_reports(slot, reports)
     while slot.missing_dummies > batch_size:
-        slot = slots.add_dummies(slot, randomness.draw_dummies(batch_size, spec.sampler))
+        slot = slots.add_dummies(slot, draw_dummies(batch_size, spec.sampler))
     return slot
 
 
@@ -207,3 +206,20 @@ def stop(database: Database, spec: RunSpec, last_known: RunSnapshot) -> RunSnaps
         participants.erase_check_ins(connection, spec.id)
         state = replace(snapshot.state, phase=Phase.DONE, slot_phase=None)
         return _save_state(connection, spec, replace(snapshot, state=state))
+
+
+def draw_choice(slot: Slot) -> Choose:
+    """Draw which waiting clients are chosen: a uniformly random subset of the required size."""
+    return Choose(slot.number, tuple(secrets.randbelow(bound) for bound in slot.ranges))
+
+
+def draw_expiry(slot: Slot, sampler: DeviceSampler) -> Expired:
+    """Draw what a slot needs to close: dummy reports for missing ones, or the server's noise."""
+    dummies = draw_dummies(slot.missing_dummies, sampler)
+    noise = Report.from_noise(sampler.noise()) if slot.needs_noise else None
+    return Expired(slot.number, dummies, noise)
+
+
+def draw_dummies(count: int, sampler: DeviceSampler) -> tuple[Report, ...]:
+    """Draw dummies: randomized reports of a zero update, in place of missing reports."""
+    return tuple(Report.from_device(sampler.dummy()) for _ in range(count))

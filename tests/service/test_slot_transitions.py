@@ -18,7 +18,7 @@ from checkins.protocol.server import Ending, Phase
 from checkins.protocol.slot import Phase as SlotPhase
 from checkins.protocol.slot import Slot
 from checkins.service.authentication import hashed, new_token
-from checkins.service.runs import intake, randomness, run_state_machine
+from checkins.service.runs import intake, slot_transitions
 from checkins.service.store import ledgers, participants, run_state, schema
 from tests.support.campaigns import AT_SERVER, AVERAGED, EVERYONE, SLIDING, START, campaign
 from tests.support.store import House, total_of
@@ -36,13 +36,13 @@ EVERY_KIND = [
 def drawn(monkeypatch: pytest.MonkeyPatch):
     """The dummies and the noise of each slot, as they were drawn."""
     seen = {}
-    draw = randomness.draw_expiry
+    draw = slot_transitions.draw_expiry
 
     def draw_expiry(slot, sampler):
         event = seen[slot.number] = draw(slot, sampler)
         return event
 
-    monkeypatch.setattr(randomness, "draw_expiry", draw_expiry)
+    monkeypatch.setattr(slot_transitions, "draw_expiry", draw_expiry)
     return seen
 
 
@@ -78,7 +78,7 @@ def test_what_another_worker_has_done_is_not_done_again(house: House) -> None:
     spec = house.open(campaign())
     stale = house.snapshot(spec)
     house.close(spec, 1)
-    found = run_state_machine.advance(house.database, spec, stale)
+    found = slot_transitions.advance(house.database, spec, stale)
     assert found.state == house.snapshot(spec).state
     assert found.ledger == house.snapshot(spec).ledger
     assert len(house.lines(spec)) == 2
@@ -88,15 +88,15 @@ def test_invariant_4_the_choice_is_durable_before_anyone_is_told(house: House) -
     spec = house.open(campaign())
     house.begin(spec, 1)
     receipts = {house.check_in(spec, 1) for _ in range(5)}
-    assert run_state_machine.read_choice(house.database, spec.id) is None
+    assert slot_transitions.read_choice(house.database, spec.id) is None
     house.choose(spec, 1)
-    choice = run_state_machine.read_choice(house.database, spec.id)
+    choice = slot_transitions.read_choice(house.database, spec.id)
     assert choice is not None
     assert (choice.slot, choice.waiting, len(choice.chosen)) == (1, frozenset(receipts), 2)
     house.restart()
-    assert run_state_machine.read_choice(house.database, spec.id) == choice
+    assert slot_transitions.read_choice(house.database, spec.id) == choice
     house.run_until(spec, spec.times.ends(1) - 0.001)
-    assert run_state_machine.read_choice(house.database, spec.id) == choice
+    assert slot_transitions.read_choice(house.database, spec.id) == choice
 
 
 def test_invariant_4_a_choice_that_was_not_committed_was_never_made(
@@ -113,7 +113,7 @@ def test_invariant_4_a_choice_that_was_not_committed_was_never_made(
         broken.setattr(run_state, "save_state", crash)
         with pytest.raises(RuntimeError):
             house.choose(spec, 1)
-    assert run_state_machine.read_choice(house.database, spec.id) is None
+    assert slot_transitions.read_choice(house.database, spec.id) is None
     assert {row.chosen for row in house.rows(schema.check_ins)} == {None}
     house.choose(spec, 1)
     assert house.chosen(spec) < receipts
@@ -225,17 +225,17 @@ def test_finishing_twice_changes_nothing(house: House) -> None:
     spec = house.open(campaign(slots=2))
     first = house.finish(spec)
     kept = house.everything()
-    assert run_state_machine.finish(house.database, spec, first).state == first.state
+    assert slot_transitions.finish(house.database, spec, first).state == first.state
     stale = house.snapshot(spec)
-    run_state_machine.finish(house.database, spec, stale)
-    run_state_machine.stop(house.database, spec, stale)
+    slot_transitions.finish(house.database, spec, stale)
+    slot_transitions.stop(house.database, spec, stale)
     assert house.everything() == kept
 
 
 def test_a_run_is_not_finished_while_slots_are_left(house: House) -> None:
     spec = house.open(campaign())
     house.close(spec, 3)
-    snapshot = run_state_machine.finish(house.database, spec, house.snapshot(spec))
+    snapshot = slot_transitions.finish(house.database, spec, house.snapshot(spec))
     assert snapshot.state.ending is None
 
 
@@ -261,10 +261,10 @@ def test_a_run_that_is_stopped_early_is_priced_to_the_last_slot_it_could_have_pa
     spec = house.open(campaign(slots=6))
     house.begin(spec, 3)
     receipt = house.check_in(spec, 3)
-    snapshot = run_state_machine.stop(house.database, spec, house.snapshot(spec))
+    snapshot = slot_transitions.stop(house.database, spec, house.snapshot(spec))
     assert snapshot.state.phase is Phase.DONE
     assert receipt not in house.everything()
-    ended = run_state_machine.finish(house.database, spec, snapshot)
+    ended = slot_transitions.finish(house.database, spec, snapshot)
     assert (ended.state.ending, ended.state.closed) == (Ending.STOPPED, 2)
     assert ended.certificate["epsilon"] == Spending(spec.campaign).after(6).epsilon
     assert house.verified(spec, require_closed=True).notes == ()
@@ -377,7 +377,7 @@ def test_the_choice_is_uniform(tmp_path: Path) -> None:
     house.database.close()
     found: Counter[frozenset[str]] = Counter()
     for _ in range(600):
-        draws = randomness.draw_choice(slot).draws
+        draws = slot_transitions.draw_choice(slot).draws
         left = list(receipts)
         found[frozenset(left.pop(draw) for draw in draws)] += 1
     assert len(found) == 10
@@ -386,13 +386,13 @@ def test_the_choice_is_uniform(tmp_path: Path) -> None:
 
 
 def test_invariant_13_the_servers_dice_are_the_operating_systems() -> None:
-    """A seeded generator would be seen in what the module has."""
+    """A seeded generator would be seen in what the modules have."""
     import inspect
 
-    source = inspect.getsource(randomness)
+    source = inspect.getsource(slot_transitions) + inspect.getsource(intake)
     assert "secrets." in source
     assert "random." not in source.replace("secrets.", "")
-    drawn = set(randomness.draw_receipts(1000)) | {new_token() for _ in range(1000)}
+    drawn = set(intake.draw_receipts(1000)) | {new_token() for _ in range(1000)}
     assert len(drawn) == 2000
     assert min(map(len, drawn)) >= math.ceil(24 * 8 / 6)
 

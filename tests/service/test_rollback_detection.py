@@ -20,9 +20,9 @@ from checkins.service.settings import Enrolment, Settings
 from checkins.service.startup import Start, parse_start
 from checkins.service.store import ledgers, metadata, run_state
 from checkins.service.store.database import Database
-from checkins.service.store.rollback_guard import (
+from checkins.service.store.rollback_detection import (
     NotRolledBack,
-    RollbackGuard,
+    ProgressFile,
     RolledBack,
     StoreProgress,
     progress_of,
@@ -34,37 +34,39 @@ from tests.support.store import FaultyDatabase, House
 OPERATOR = "operator-token-of-these-tests"
 
 
-def settings(store: str, witness: Path | None, folder: Path) -> Settings:
+def settings(store: str, progress_file: Path | None, folder: Path) -> Settings:
     return Settings(
         store=store,
         enrolment=Enrolment.open(),
         operator_token=OPERATOR,
-        witness=witness,
+        progress_file=progress_file,
         folder=folder,
     )
 
 
-def test_a_witness_that_has_seen_nothing_accepts_anything(house: House, tmp_path: Path) -> None:
-    RollbackGuard(tmp_path / "w").check(house.database)
+def test_a_progress_file_that_has_seen_nothing_accepts_anything(
+    house: House, tmp_path: Path
+) -> None:
+    ProgressFile(tmp_path / "w").check(house.database)
 
 
 def test_a_store_that_went_on_is_accepted(house: House, tmp_path: Path) -> None:
     spec = house.open(campaign())
-    witness = RollbackGuard(tmp_path / "w")
-    witness.record(progress_of(house.database))
+    progress_file = ProgressFile(tmp_path / "w")
+    progress_file.record(progress_of(house.database))
     house.close(spec, 2)
     house.restart()
-    RollbackGuard(tmp_path / "w").check(house.database)
-    witness.record(progress_of(house.database))
-    RollbackGuard(tmp_path / "w").check(house.database)
+    ProgressFile(tmp_path / "w").check(house.database)
+    progress_file.record(progress_of(house.database))
+    ProgressFile(tmp_path / "w").check(house.database)
 
 
 def test_a_ledger_that_became_shorter_is_noticed(house: House, tmp_path: Path) -> None:
     spec = house.open(campaign())
     older = progress_of(house.database)
     house.close(spec, 2)
-    RollbackGuard(tmp_path / "w").record(progress_of(house.database))
-    held = RollbackGuard(tmp_path / "w")._recorded_progress
+    ProgressFile(tmp_path / "w").record(progress_of(house.database))
+    held = ProgressFile(tmp_path / "w")._recorded_progress
     assert held.losses_in(older) == ["the ledger of population clinic has 1 entries, and had 3"]
     assert held.losses_in(progress_of(house.database)) == []
 
@@ -83,19 +85,19 @@ def test_a_population_that_is_gone_is_noticed() -> None:
     assert "has 0 entries, and had 4" in lost
 
 
-def test_a_witness_never_says_less_than_before(tmp_path: Path) -> None:
+def test_a_progress_file_never_says_less_than_before(tmp_path: Path) -> None:
     path = tmp_path / "w"
-    RollbackGuard(path).record(StoreProgress(5, {"a": 9}))
-    RollbackGuard(path).record(StoreProgress(4, {"a": 3, "b": 1}))
+    ProgressFile(path).record(StoreProgress(5, {"a": 9}))
+    ProgressFile(path).record(StoreProgress(4, {"a": 3, "b": 1}))
     assert json.loads(path.read_text()) == {"epoch": 5, "entries": {"a": 9, "b": 1}, "runs": {}}
     assert list(tmp_path.iterdir()) == [path]
 
 
 @pytest.mark.parametrize("text", ["", "{}", "[]", '{"epoch": "x", "entries": {}}', "\0"])
-def test_a_witness_that_cannot_be_read_is_refused(tmp_path: Path, text: str) -> None:
+def test_a_progress_file_that_cannot_be_read_is_refused(tmp_path: Path, text: str) -> None:
     (tmp_path / "w").write_text(text)
-    with pytest.raises(InvalidValue, match="is not a witness that a coordinator wrote"):
-        RollbackGuard(tmp_path / "w")
+    with pytest.raises(InvalidValue, match="is not a progress file that a coordinator wrote"):
+        ProgressFile(tmp_path / "w")
 
 
 def test_invariant_1_an_older_copy_put_in_the_place_of_the_store_is_not_continued(
@@ -105,14 +107,14 @@ def test_invariant_1_an_older_copy_put_in_the_place_of_the_store_is_not_continue
     spec = house.open(campaign())
     house.database.checkpoint()
     shutil.copy(tmp_path / "x.db", tmp_path / "old.db")
-    witness = tmp_path / "w"
+    progress_file = tmp_path / "w"
     house.close(spec, 1)
-    RollbackGuard(witness).record(progress_of(house.database))
+    ProgressFile(progress_file).record(progress_of(house.database))
     house.database.close()
     for left in tmp_path.glob("x.db*"):
         left.unlink()
     shutil.copy(tmp_path / "old.db", tmp_path / "x.db")
-    chosen = settings(house.url, witness, tmp_path)
+    chosen = settings(house.url, progress_file, tmp_path)
     with pytest.raises(RolledBack, match="has 1 entries, and had 2"):
         startup.prepare(chosen, campaign(), start=Start())
     database = Database(house.url)
@@ -134,7 +136,7 @@ def test_a_backup_is_not_continued_as_if_it_were_the_store(tmp_path: Path) -> No
     copy = tmp_path / "copy.db"
     assert back_up(house.url, copy) == 1
     assert sorted(path.name for path in tmp_path.glob("copy*")) == ["copy.db"]
-    chosen = settings(f"sqlite:///{copy}", tmp_path / "fresh.witness", tmp_path)
+    chosen = settings(f"sqlite:///{copy}", tmp_path / "fresh.progress", tmp_path)
     with pytest.raises(RolledBack, match="it is a copy made by checkins backup"):
         prepared(chosen, house.clock)
     house.database.close()
@@ -161,14 +163,14 @@ def test_a_healthy_store_is_not_restored_and_its_campaign_runs_on(tmp_path: Path
     house = House(f"sqlite:///{tmp_path}/x.db", tmp_path)
     spec = house.open(campaign())
     house.close(spec, 1)
-    witness = tmp_path / "w"
-    RollbackGuard(witness).record(progress_of(house.database))
-    before, remembered = house.everything(), witness.read_text()
-    chosen = settings(house.url, witness, tmp_path)
+    progress_file = tmp_path / "w"
+    ProgressFile(progress_file).record(progress_of(house.database))
+    before, remembered = house.everything(), progress_file.read_text()
+    chosen = settings(house.url, progress_file, tmp_path)
     with pytest.raises(NotRolledBack, match="1 of them open; start without --restore"):
         prepared(chosen, house.clock, restore=True)
     assert house.snapshot(spec).state.ending is None
-    assert witness.read_text() == remembered
+    assert progress_file.read_text() == remembered
     kept = [line for line in before.splitlines() if line in house.everything().splitlines()]
     assert kept == before.splitlines()
     house.database.close()
@@ -202,7 +204,7 @@ def test_restore_ends_what_was_running_and_prices_it_to_the_last_affordable_slot
     back_up(house.url, copy)
     house.close(spec, 5)  # three more releases that the copy knows nothing of
     token = house.enrol(spec)
-    RollbackGuard(tmp_path / "w").record(progress_of(house.database))
+    ProgressFile(tmp_path / "w").record(progress_of(house.database))
     house.database.close()
 
     database, found = restored(house, copy, campaign=spec.campaign)
@@ -216,7 +218,7 @@ def test_restore_ends_what_was_running_and_prices_it_to_the_last_affordable_slot
     assert token not in snapshot.certificate
     with database.read_transaction() as connection:
         assert metadata.read(connection, metadata.COPY_ENTRY) is None
-    RollbackGuard(tmp_path / "w").check(database)
+    ProgressFile(tmp_path / "w").check(database)
     database.close()
     prepared(  # from now on it is the store
         settings(f"sqlite:///{copy}", tmp_path / "w", tmp_path), house.clock

@@ -51,7 +51,7 @@ class _Listener:
         """Return the events that have not been sent yet, in order, and record them as sent."""
         live_run, public, unsent = self._live_run, self._live_run.public_snapshot, []
         closed = public.state.closed
-        status = {"status": live_run.status, "holding": self._runner.clock_watch.holding_reason}
+        status = {"status": live_run.status, "holding": self._runner.clock_jumps.holding_reason}
         if status != self._sent_status:
             self._sent_status = status
             unsent.append(_encode_event("status", closed, {**status, "next": live_run.next_run}))

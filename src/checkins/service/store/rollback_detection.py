@@ -1,9 +1,9 @@
-"""Rollback detection with a witness: a file outside of the store that records the store's progress.
+"""Rollback detection: a file outside of the store records the store's progress.
 
 If a coordinator continued with an old copy of a store, spent tokens would be valid again, and slots
-would be released a second time with other noise. The witness holds the epoch (the number of starts
-on the store), and the number of ledger entries and of runs of each population. It is written at
-each start and after each durable release. It must not be copied together with the store.
+would be released a second time with other noise. The progress file holds the epoch (the number of
+starts on the store), and the number of ledger entries and of runs of each population. It is written
+at each start and after each durable release. It must not be copied together with the store.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from checkins.service.store.database import Database
 
 
 class RolledBack(CheckinsError):
-    """The store is older than its witness, or is marked as a copy."""
+    """The store is older than its progress file, or is marked as a copy."""
 
 
 class NotRolledBack(CheckinsError):
-    """There is nothing to restore, because the store is not older than its witness."""
+    """There is nothing to restore, because the store is not older than its progress file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,8 +59,8 @@ class StoreProgress:
         return sorted(lost)
 
 
-class RollbackGuard:
-    """Compares stores with a witness file, and writes the file durably and atomically."""
+class ProgressFile:
+    """Compares stores with a progress file, and writes the file durably and atomically."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -68,7 +68,7 @@ class RollbackGuard:
         self._recorded_progress = _read(path)
 
     def check(self, database: Database) -> None:
-        """Raise RolledBack if a store is older than its witness, or is marked as a copy."""
+        """Raise RolledBack if a store is older than its progress file, or is marked as a copy."""
         if losses := self._losses(database):
             raise RolledBack(
                 f"the store was rolled back: {'; '.join(losses)}. Continuing with it could release"
@@ -79,7 +79,7 @@ class RollbackGuard:
     def check_restorable(self, database: Database) -> None:
         """Raise NotRolledBack if a store was not rolled back.
 
-        Restoring would end the open runs of such a store. Nothing is raised if the witness is
+        Restoring would end the open runs of such a store. Nothing is raised if the progress file is
         empty or missing, because then there is nothing to compare.
         """
         if self._recorded_progress == StoreProgress() or self._losses(database):
@@ -91,8 +91,8 @@ class RollbackGuard:
             f" {sum(store.entries.values()):,} ledger entries, no fewer than {self.path} records;"
             f" it has {sum(store.runs.values()):,} runs, {running or 'none'} of them open; start"
             " without --restore, and its runs continue. To end a campaign, stop it with the"
-            " operator's token. If the store is nevertheless a copy, give the witness of the store"
-            " that was lost with --witness"
+            " operator's token. If the store is nevertheless a copy, give the progress file of the"
+            " store that was lost with --progress-file"
         )
 
     def _losses(self, database: Database) -> list[str]:
@@ -102,7 +102,7 @@ class RollbackGuard:
         return copy_note + self._recorded_progress.losses_in(progress_of(database))
 
     def warnings(self, database: Database, store_url: str) -> dict[str, str]:
-        """Return a warning for each reason why this witness may not detect a rollback.
+        """Return a warning for each reason why this file may not detect a rollback.
 
         The key is the name of a log event, and the value a text for the operator.
         """
@@ -110,24 +110,24 @@ class RollbackGuard:
         progress = progress_of(database)
         if not self.path.exists() and progress != StoreProgress():
             entries = sum(progress.entries.values())
-            warnings["witness-missing"] = (
-                f"{self.path}: no such witness, but the store was used before (epoch"
+            warnings["progress-file-missing"] = (
+                f"{self.path}: no such progress file, but the store was used before (epoch"
                 f" {progress.epoch:,}, {entries:,} {'entry' if entries == 1 else 'entries'} in its"
                 " ledgers): a rollback of the store cannot be detected."
-                " If the witness is elsewhere, stop the coordinator and name it with --witness"
+                " If the file is elsewhere, stop the coordinator and name it with --progress-file"
             )
         is_sqlite = store_url.startswith("sqlite")
         file = Path(store_url.removeprefix("sqlite:///")) if is_sqlite else None
         if file is not None and file.resolve().parent == self.path.resolve().parent:
-            warnings["witness-beside-store"] = (
-                f"{self.path}: the witness is in the folder of the store: restoring a copy of the"
-                " folder restores both, so it cannot be detected. Stop the coordinator, move the"
-                " witness to another folder, and name it with --witness"
+            warnings["progress-file-near-store"] = (
+                f"{self.path}: the progress file is in the folder of the store: restoring a copy"
+                " of the folder restores both, so it cannot be detected. Stop the coordinator, move"
+                " the file to another folder, and name it with --progress-file"
             )
         return warnings
 
     def record(self, progress: StoreProgress) -> None:
-        """Write the progress of a store. No number in the witness becomes smaller."""
+        """Write the progress of a store. No number in the file becomes smaller."""
         with self._write_lock():
             recorded = self._recorded_progress = _read(self.path)  # another worker may write it
             entries = _maximum_counts(progress.entries, recorded.entries)
@@ -135,17 +135,17 @@ class RollbackGuard:
             self._write(StoreProgress(max(progress.epoch, recorded.epoch), entries, runs))
 
     def populations_with_lost_runs(self, database: Database) -> list[str]:
-        """Return the populations of which the store has fewer runs than the witness records."""
+        """Return the populations of which the store has fewer runs than the file records."""
         return self._recorded_progress.populations_with_lost_runs(progress_of(database))
 
     def overwrite(self, progress: StoreProgress) -> None:
-        """Write the progress of a store, even if numbers in the witness become smaller."""
+        """Write the progress of a store, even if numbers in the file become smaller."""
         with self._write_lock():
             self._write(progress)
 
     @contextmanager
     def _write_lock(self) -> Iterator[None]:
-        """Hold a lock, so that one thread of one process at a time writes the witness."""
+        """Hold a lock, so that one thread of one process at a time writes the file."""
         with self._lock:
             descriptor = os.open(self.path.parent, os.O_RDONLY)
             try:
@@ -186,27 +186,28 @@ def _read(path: Path) -> StoreProgress:
     except FileNotFoundError:
         return StoreProgress()
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        expected = "is not a witness that a coordinator wrote: name another file"
-        raise InvalidValue("witness", str(path), expected) from error
+        expected = "is not a progress file that a coordinator wrote: name another file"
+        raise InvalidValue("progress_file", str(path), expected) from error
 
 
-def default_witness(store_url: str, campaign_folder: Path) -> Path:
-    """Return the path of a store's witness: in the user's state folder, named after the store.
+def default_progress_file(store_url: str, campaign_folder: Path) -> Path:
+    """Return the path of a store's progress file, in the user's state folder.
 
-    The witness is not next to the store, because whoever restores that folder would restore both.
-    Earlier versions put the witness next to a SQLite store, or in the campaign's folder. If the
-    witness exists only there, that earlier path is returned.
+    The file is not next to the store, because whoever restores that folder would restore both.
+    Earlier versions named it ``*.witness``, and put it in the state folder, next to a SQLite store
+    or in the campaign's folder. If it exists only there, that earlier path is returned.
     """
     prefix = "sqlite:///"
     if store_url.startswith(prefix):
         file = Path(store_url.removeprefix(prefix))
-        earlier_path = file.with_name(file.name + ".witness")
-        name = f"{file.name}-{_short_hash(str(file.resolve()))}.witness"
+        name = f"{file.name}-{_short_hash(str(file.resolve()))}"
+        earlier_path = file.with_name(f"{file.name}.witness")
     else:
-        name = f"checkins-{_short_hash(store_url.rpartition('@')[2].partition('?')[0])}.witness"
-        earlier_path = campaign_folder / name
-    path = _state_folder() / name
-    return earlier_path if earlier_path.is_file() and not path.exists() else path
+        name = f"checkins-{_short_hash(store_url.rpartition('@')[2].partition('?')[0])}"
+        earlier_path = campaign_folder / f"{name}.witness"
+    path = _state_folder() / f"{name}.progress"
+    earlier_paths = [path.with_suffix(".witness"), earlier_path]
+    return next((each for each in [path, *earlier_paths] if each.is_file()), path)
 
 
 def _short_hash(text: str) -> str:
@@ -221,5 +222,7 @@ def _state_folder() -> Path:
     try:
         return Path.home() / ".local" / "state" / "checkins"
     except RuntimeError:
-        expected = "has no default, because there is no home folder: name a file with --witness"
-        raise InvalidValue("witness", None, expected) from None
+        expected = (
+            "has no default, because there is no home folder: name a file with --progress-file"
+        )
+        raise InvalidValue("progress_file", None, expected) from None

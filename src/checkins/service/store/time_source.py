@@ -6,7 +6,7 @@ reports of its clients. A steady (monotonic) clock never jumps, so the time here
 plus an offset. Once a second the time is compared with the calendar clock. If the difference is
 small, the offset is adjusted slowly. If the difference is large, the offset does not change, and
 the clock **holds**: no slot is closed until both clocks agree again or an operator confirms the
-calendar clock (``runs/clock_watch.py``).
+calendar clock (``runs/clock_jumps.py``).
 """
 
 from __future__ import annotations

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from checkins.service import authentication, startup
-from checkins.service.runs import clock_watch
+from checkins.service.runs import clock_jumps
 from checkins.service.startup import Start
-from checkins.service.store import clock as store_clock
 from checkins.service.store import metadata, schema
+from checkins.service.store import time_source as store_clock
 from checkins.service.store.database import Database
 from tests.support.campaigns import START, campaign
 from tests.support.clock import Clocks
@@ -82,7 +82,7 @@ def test_a_clock_that_jumps_holds_check_ins_slots_and_prices_and_says_so(tmp_pat
         waiting = await it.check_in(1)
         clocks = Clocks(it.clock.now)
         clocks.give(it.runner.database)
-        database, watch = it.runner.database, it.runner.clock_watch
+        database, watch = it.runner.database, it.runner.clock_jumps
 
         async def until_it_holds(expected: bool) -> None:
             await until(lambda: (watch.holding_reason is not None) is expected)
@@ -123,7 +123,7 @@ def test_a_run_that_is_watched_is_told_that_it_holds(tmp_path: Path) -> None:
         await it.open(slots=4)
         clocks = Clocks(it.clock.now)
         clocks.give(it.runner.database)
-        from checkins.service.runs.event_stream import events
+        from checkins.service.runs.server_sent_events import events
 
         heard = events(it.live_run, it.runner)
         assert '"holding": null' in (await anext(heard)).decode()
@@ -145,10 +145,10 @@ def test_the_log_tells_when_holding_begins_and_ends(
     house.open(campaign(slots=4))
     clocks = Clocks(house.clock.now)
     clocks.give(house.database)
-    watch = clock_watch.ClockWatch(house.database, Metrics())
+    watch = clock_jumps.ClockJumpReporter(house.database, Metrics())
     for set_by in (0.0, 5.0, 0.0, -5.0, 0.0):
         clocks.set(set_by)
-        clock_watch.compare_clocks(house.database)
+        clock_jumps.compare_clocks(house.database)
         watch.report_changes()
     lines = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
     told = [(line["level"], line["event"], line.get("seconds")) for line in lines]
@@ -174,7 +174,7 @@ def started(tmp_path: Path, **how: bool) -> bool:
 
 def worker_holds(store: str) -> bool:
     worker = Database(store)
-    clock_watch.start(worker)
+    clock_jumps.start(worker)
     worker.close()
     return worker.clock.is_holding
 
@@ -236,7 +236,7 @@ def test_a_calendar_that_drifts_is_kept_up_with(house: House, machine: Clocks) -
     for _ in range(100):
         machine.passes(60.0)
         machine.set(0.06)
-        clock_watch.compare_clocks(house.database)
+        clock_jumps.compare_clocks(house.database)
     assert not house.database.clock.is_holding
     assert not worker_holds(house.url)
 
@@ -247,14 +247,14 @@ def test_postgresqls_clock_is_compared_and_this_machines_is_not(
     house = House(postgres.create(), tmp_path)
     house.open(campaign(slots=4))
     database = Database(house.url)
-    clock_watch.start(database)
+    clock_jumps.start(database)
     database.clock.calendar = lambda: 0.0
-    clock_watch.compare_clocks(database)
+    clock_jumps.compare_clocks(database)
     assert not database.clock.is_holding
     ahead = "SELECT extract(epoch FROM clock_timestamp()) + 3600"
     monkeypatch.setattr("checkins.service.store.database.CLOCK_QUERY", ahead)
     before = database.now()
-    clock_watch.compare_clocks(database)
+    clock_jumps.compare_clocks(database)
     assert database.clock.calendar_ahead_s == pytest.approx(HOUR, abs=60.0)
     assert database.now() - before < HOUR / 2
     with database.read_transaction() as connection:

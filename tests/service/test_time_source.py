@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from checkins.service.store.clock import SLEW_RATE, TOLERANCE_S
+from checkins.service.store.time_source import SLEW_RATE, TOLERANCE_S
 from tests.support.clock import Clocks
 
 NOON = 1_900_000_000.0
