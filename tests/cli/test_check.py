@@ -290,7 +290,7 @@ def test_a_file_that_is_not_there_is_named(checkins, tmp_path: Path) -> None:
                 ("capacity = 1 ", ""),
                 ("[protocol]", "population = [5000, 9000]\n[protocol]"),
             ),
-            "the server averages all reports (clipped to L1 norm 1, 2-DP by Laplace noise)",
+            "the server averages all reports (clipped to L1 norm 1, made 2-DP by Laplace noise)",
         ),
     ],
 )

@@ -50,7 +50,7 @@ def test_without_a_terminal_the_answer_is_text_and_nothing_is_written(
     monkeypatch.chdir(tmp_path)
     outcome = checkins("plan", *ASKED, *QUICK)
     assert (outcome.code, outcome.err) == (0, "")
-    assert outcome.out.startswith("Recommended: fixed, 50 slots, server")
+    assert outcome.out.startswith("Recommended: fixed protocol, 50 slots, server noise")
     assert "No file was written" in outcome.out
     assert list(tmp_path.iterdir()) == []
 
@@ -166,7 +166,7 @@ def test_the_text_has_a_design_reasons_and_next_steps(
     outcome = checkins("plan", *ASKED, *QUICK)
     assert (outcome.code, asked) == (0, [])
     for words in (
-        "Recommended: fixed, 50 slots, server",
+        "Recommended: fixed protocol, 50 slots, server noise",
         "epsilon <= ",
         "Why:",
         "Pareto-optimal designs",

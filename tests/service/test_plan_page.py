@@ -143,7 +143,10 @@ def test_the_campaign_file_can_be_downloaded(planned: tuple[Double, Page]) -> No
 
 def test_a_point_of_a_figure_tells_its_value(planned: tuple[Double, Page]) -> None:
     _, page = planned
-    for figure, told in (("by-slots", "10 slots: proxy"), ("by-budget", "ε = 0.1: proxy")):
+    for figure, told in (
+        ("by-slots", "10 slots: estimated error"),
+        ("by-budget", "ε = 0.1: estimated error"),
+    ):
         box = page.locator(f"#{figure} svg").bounding_box()
         assert box is not None
         page.mouse.move(box["x"] + 48, box["y"] + 60)

@@ -230,7 +230,7 @@ def worst_case_canaries(
         noise = campaign.design.randomizer
         if not run.averaged:
             return tuple(_gaussian_canaries(campaign, run, noise, uses_population))
-        explained = "an update whose norm is the clip, or its opposite. All others send only noise"
+        explained = "a client with an update of the clip norm; all other clients send only noise"
         return (AveragedCanary("averaged", explained, run, noise.noise_multiplier),)
     replace_one = campaign.budget.adjacency is Adjacency.REPLACE_ONE
     if campaign.design.named_randomizer is not None:
@@ -250,8 +250,10 @@ def _worst_responses(epsilon: float, replace_one: bool) -> Iterator[tuple[str, s
     b = math.exp(epsilon)
     r = 1.0 / (1.0 + b)
     base = (r, 1.0 - r)
-    template = "the worst randomizer with this local epsilon. {}. All others mostly report {}"
-    explained = template.format("It has two outcomes", "the second outcome")
+    template = (
+        "a client with the worst randomizer for this local epsilon. {}; others report mostly {}"
+    )
+    explained = template.format("It has two outcomes", "the second")
     yield "binary", explained, Response(first=(1.0 - r, r), other=base, base=base)
     if not replace_one:
         return
@@ -265,7 +267,7 @@ def _worst_responses(epsilon: float, replace_one: bool) -> Iterator[tuple[str, s
             tuple(mass * ratios[i] for mass, ratios in zip(base3, ratios_by_outcome, strict=True))
             for i in (0, 1)
         )
-        explained = template.format("It has three outcomes", "the middle outcome")
+        explained = template.format("It has three outcomes", "the middle one")
         yield name, explained, Response(first=first, other=other, base=base3)
 
 
@@ -274,19 +276,20 @@ def _gaussian_canaries(
 ) -> Iterator[Canary]:
     noise_sum = GaussianSum(campaign.design.slot_noise(noise))
     other_update = -1.0 if campaign.budget.adjacency is Adjacency.REPLACE_ONE else None
-    against = "a missing client" if other_update is None else "one with the opposite update"
+    other = "a missing client" if other_update is None else "a client with the opposite update"
+    against = f"The attack distinguishes it from {other}"
     canary = partial(SumCanary, run=run, noise=noise_sum, other_update=other_update)
-    client = "a client whose update has the norm of the clip"
-    yield canary("alone", f"{client}, without any other client, compared with {against}")
+    client = "a client whose update has the largest norm, the clip norm"
+    yield canary("alone", f"{client}. There are no other clients. {against}")
     if run.capacity is None:
         return
     population = campaign.design.population
     if not uses_population or population is None:
-        explained = f"{client}, in slots full of opposite updates, compared with {against}"
+        explained = f"{client}. All slots are full of clients with the opposite update. {against}"
         yield canary("displacing", explained, others_per_slot=run.capacity, others_update=-1.0)
     elif campaign.design.protocol is Protocol.FIXED and population.most > 1:
         others = population.most - 1
-        explained = f"{client}, among {others:,} opposite updates, compared with {against}"
+        explained = f"{client}. {others:,} other clients have the opposite update. {against}"
         yield canary("in a crowd", explained, others_update=-1.0, random_others=others)
 
 
@@ -301,7 +304,7 @@ def _named_randomizer_canaries(
     """
     choice_probability = (run.capacity or 1) / ((run.capacity or 1) + 1.0)
     full_run = replace(run, participation=run.participation * choice_probability)
-    full = "In slots full of clients with other data"
+    full = "in slots full of clients with other data"
     match randomizer:
         case RandomizedResponseReports(local_epsilon=local_epsilon, categories=categories):
             response = RandomizedResponse(categories, local_epsilon)
@@ -310,16 +313,16 @@ def _named_randomizer_canaries(
             outcomes = _category_probabilities(response, replace_one=True, averaged=True)
             if not replace_one:
                 outcomes = replace(outcomes, other=outcomes.base)
-            explained = f"a client with one fixed category. {full}"
+            explained = f"a client with one fixed category, {full}"
             yield ResponseCanary("own displacing", explained, outcomes, full_run)
         case LaplaceReports(local_epsilon=local_epsilon):
             capacity = run.capacity or 1
             noise = releases.LaplaceSum(2.0 / local_epsilon, capacity)
             other_update = -1.0 if replace_one else None
             canary = partial(SumCanary, run=run, noise=noise, other_update=other_update)
-            explained = "an update with one coordinate, the clip"
-            yield canary("own laplace", f"{explained}. No other client checks in")
-            explained = f"{explained}. {full}"
+            explained = "a client with an update of one coordinate, equal to the clip norm"
+            yield canary("own laplace", f"{explained}, without other clients")
+            explained = f"{explained}, {full}"
             yield canary("own displacing", explained, others_per_slot=capacity, others_update=-1.0)
         case _:
             raise NotCovered("randomizer", randomizer.describe(), "has no canary of its own")
@@ -344,7 +347,9 @@ def _randomizer_canary(
             )
             return ResponseCanary("own response", "a client with one fixed category", outcomes, run)
         case PrivUnit() as unit if not run.averaged:
-            explained = "an update whose norm is the clip. The attack counts reports in its cap"
+            explained = (
+                "a client with an update of the clip norm. The attack counts the reports in its cap"
+            )
             outcomes = _cap_probabilities(unit, replace_one=replace_one)
             return ResponseCanary("own cap", explained, outcomes, run)
     return None

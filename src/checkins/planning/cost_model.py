@@ -192,16 +192,19 @@ class CalibratedDesign:
 
     @property
     def label(self) -> str:
-        """A short name from the most important parameters, such as ``fixed, 200 slots, server``."""
+        """The most important parameters, such as ``fixed protocol, 200 slots, server noise``."""
         candidate = self.candidate
-        words = [str(candidate.protocol)]
-        runs = f"{candidate.repeats:,} x " if candidate.repeats > 1 else ""
+        words = [f"{candidate.protocol} protocol"]
+        runs = f"{candidate.repeats:,} runs of " if candidate.repeats > 1 else ""
         words.append(f"{runs}{candidate.slots:,} slot{'' if candidate.slots == 1 else 's'}")
         if candidate.window is not None:
             words.append(f"window {candidate.window:,}")
         if candidate.participation < 1.0:
-            words.append(f"p {candidate.participation:g}")
-        words.append(str(candidate.noise_at if candidate.is_gaussian else candidate.randomizer))
+            words.append(f"participation {candidate.participation:g}")
+        randomizer = (
+            f"{candidate.noise_at} noise" if candidate.is_gaussian else candidate.randomizer
+        )
+        words.append(str(randomizer))
         return ", ".join(words)
 
     def as_json(self) -> dict[str, object]:

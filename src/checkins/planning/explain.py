@@ -153,7 +153,7 @@ GAUSSIAN_PAGE = "docs/theory/gaussian.md"
 PURE_PAGE = "docs/theory/pure.md"
 WINDOWS_PAGE = "docs/theory/windows-and-capacity.md"
 SHUFFLING_PAGE = "docs/theory/pure.md, Shuffling; Theorem 4.1"
-PROXY_PAGE = "Theorem 4.2 (smooth), docs/planning.md, The proxy"
+ERROR_PAGE = "Theorem 4.2 (smooth), docs/planning.md, Estimated error"
 DUMMIES_STATEMENT = "Proposition 3.4"
 """Pages of the documentation and statements of the paper that the reasons cite."""
 
@@ -203,13 +203,14 @@ def _protocol_reason(design: CalibratedDesign) -> Reason:
     if candidate.window is not None:
         return Reason(
             f"A device stays available for {duration_text(design.question.availability_s)}, so it"
-            f" draws one of the {candidate.window:,} slots after it has joined. Only these slots"
-            f" hide it. The first {candidate.window - 1:,} slots of the campaign release nothing.",
+            f" draws one of the {_slots_text(candidate.window)} after it has joined. An observer"
+            f" knows these slots, and not which of them it drew. The first"
+            f" {_slots_text(candidate.window - 1)} of the campaign release nothing.",
             f"{WINDOWS_PAGE}; Theorem 4.3",
         )
     return Reason(
-        f"Each client draws one of {candidate.slots:,} slots by itself, so the server does not"
-        " sample clients. One likelihood ratio bounds the privacy loss of all releases, for any"
+        f"Each client draws one of {_slots_text(candidate.slots)} by itself, so the server does not"
+        " sample clients. The bound on epsilon covers all releases together, and holds for any"
         " behaviour of the other clients.",
         f"{ONE_RATIO_PAGE}; Theorem 3.2",
     )
@@ -234,14 +235,15 @@ def _noise_reasons(design: CalibratedDesign) -> Iterator[Reason]:
     elif candidate.noise_at is NoiseAt.SERVER and candidate.capacity is None:
         yield Reason(
             f"The server adds Gaussian noise ({level}) once to the sum of a slot. This needs"
-            " no dummies and no capacity, and epsilon does not depend on the number of clients.",
+            " no dummy reports and no limit on the check-ins of a slot, and epsilon does not depend"
+            " on the number of clients.",
             f"{WINDOWS_PAGE}, Noise at the server",
         )
         capacity = capacity_without_overflow(candidate, design.question)
         yield Reason(
-            f"If the devices added this noise, a slot would need a capacity of {capacity:,} and"
-            f" dummies for missing reports, and the certificate would assume at most {most}. The"
-            " server would still have to be trusted.",
+            f"If the devices added this noise, each slot would need exactly {capacity:,} reports,"
+            " with dummies in place of missing reports, and the certificate would assume at most"
+            f" {most}. The server would still have to be trusted.",
             f"{WINDOWS_PAGE}, Capacity",
         )
     elif candidate.noise_at is NoiseAt.SERVER:
@@ -271,21 +273,21 @@ def _noise_reasons(design: CalibratedDesign) -> Iterator[Reason]:
 
 
 def _slots_reason(design: CalibratedDesign, curve: Sequence[CalibratedDesign]) -> Reason:
-    candidate, proxy = design.candidate, design.metrics.proxy
+    candidate, error = design.candidate, design.metrics.proxy
     fewer = [other for other in curve if other.candidate.slots <= 0.55 * candidate.slots]
     more = [other for other in curve if other.candidate.slots >= 1.9 * candidate.slots]
-    sentence = f"The proxy, an estimate of the error, is {proxy:.3g} with {candidate.slots:,} slots"
+    sentence = f"The estimated error is {error:.3g} with {_slots_text(candidate.slots)}"
     sentence += " (as requested)" if design.question.fixed.slots is not None else ""
     if fewer:
         other = max(fewer, key=lambda other: other.candidate.slots)
-        sentence += f", {other.metrics.proxy:.3g} with {other.candidate.slots:,} slots"
-        sentence += " (fewer steps)" if other.metrics.proxy > proxy else ""
+        sentence += f", {other.metrics.proxy:.3g} with {_slots_text(other.candidate.slots)}"
+        sentence += " (fewer steps)" if other.metrics.proxy > error else ""
     if more:
         other = min(more, key=lambda other: other.candidate.slots)
-        sentence += f", {other.metrics.proxy:.3g} with {other.candidate.slots:,} slots"
-        sentence += " (more noise in total)" if other.metrics.proxy > proxy else ""
+        sentence += f", {other.metrics.proxy:.3g} with {_slots_text(other.candidate.slots)}"
+        sentence += " (more noise in total)" if other.metrics.proxy > error else ""
     theory = GAUSSIAN_PAGE if candidate.is_gaussian else PURE_PAGE
-    return Reason(f"{sentence}.", f"{theory}; {PROXY_PAGE}")
+    return Reason(f"{sentence}.", f"{theory}; {ERROR_PAGE}")
 
 
 def _participation_reasons(design: CalibratedDesign) -> Iterator[Reason]:
@@ -307,7 +309,7 @@ def _repeats_reason(design: CalibratedDesign) -> Reason:
         return Reason(
             "There is one run, so a client uploads at most once. More runs would give more steps"
             " with about the same noise in total, but also more uploads.",
-            f"{WINDOWS_PAGE}, Several campaigns; docs/planning.md, The proxy",
+            f"{WINDOWS_PAGE}, Several campaigns; docs/planning.md, Estimated error",
         )
     one_run = ""
     if design.candidate.protocol is Protocol.FIXED:
@@ -342,7 +344,8 @@ def _comparison_reason(design: CalibratedDesign, front: Sequence[CalibratedDesig
     more_accurate = [other for other in similar if other.metrics.proxy < design.metrics.proxy]
     if not more_accurate:
         return Reason(
-            "No design that the planner tried has a smaller proxy at this budget.", PROXY_PAGE
+            "No design that the planner tried has a smaller estimated error at this budget.",
+            ERROR_PAGE,
         )
     best = min(more_accurate, key=lambda other: other.metrics.proxy)
     gain = 1.0 - best.metrics.proxy / design.metrics.proxy
@@ -353,11 +356,15 @@ def _comparison_reason(design: CalibratedDesign, front: Sequence[CalibratedDesig
         costs.append(f"{best.metrics.duration_s / design.metrics.duration_s:.3g} times the time")
     cost = " and ".join(costs) or "about the same load"
     return Reason(
-        f"Another design ({best.label}) has the smallest proxy, {gain:.1%} below the proxy of this"
-        f" design, but needs {cost}. The planner accepts twice the uploads only if the proxy is at"
-        f" least {1 - 2**-LOAD_EXPONENT:.1%} smaller.",
-        PROXY_PAGE,
+        f"Another design ({best.label}) has the smallest estimated error, {gain:.1%} below that of"
+        f" this design, but needs {cost}. The planner recommends a design with twice the uploads"
+        f" only if its estimated error is at least {1 - 2**-LOAD_EXPONENT:.1%} smaller.",
+        ERROR_PAGE,
     )
+
+
+def _slots_text(count: int) -> str:
+    return "1 slot" if count == 1 else f"{count:,} slots"
 
 
 def duration_text(seconds: float) -> str:

@@ -88,7 +88,7 @@ def test_the_sheet_evaluates_every_statement():
     assert {row.id for row in rows} == {f"A{number}" for number in range(1, 12)}
     assert [row.statement for row in rows if row.refusal] == []
     assert all(row.value is not None and row.value >= 0.0 for row in rows)
-    approximate = [row for row in rows if row.statement.endswith("approximate")]
+    approximate = [row for row in rows if row.statement.endswith(": ε, local δ > 0")]
     assert len(approximate) == 7
     assert all(row.total_delta > row.inputs["delta"] for row in approximate)
 
@@ -96,9 +96,9 @@ def test_the_sheet_evaluates_every_statement():
 def test_a_statement_that_does_not_apply_is_a_row_with_its_refusal():
     rows = tables.theorem_sheet(replace(SETTING, local_epsilon=3.0, participation=0.01))
     refused = {row.statement: row.refusal for row in rows if row.refusal}
-    assert "local_epsilon = 3.0" in refused["Thm 3.2: fixed window, simplified"]
-    assert "local_delta = 1e-20" in refused["Thm 3.2: the same at total δ"]
-    assert "must exceed log 2" in refused["Thm 3.5: excess risk"]
+    assert "local_epsilon = 3.0" in refused["Thm 3.2 fixed window: ε, simple formula"]
+    assert "local_delta = 1e-20" in refused["Thm 3.2 fixed window: ε, local δ > 0, given total δ"]
+    assert "must exceed log 2" in refused["Thm 3.5 fixed window: excess risk"]
     assert all(row.value is None for row in rows if row.refusal)
 
 

@@ -200,11 +200,8 @@ def _report_sections(audit: Audit, *, file: str) -> Iterator[RenderableType]:
     yield from terminal.bullet_list("Notes", _notes(audit))
     simulated = f" Simulated with seed {audit.seed}." if audit.check.results else ""
     yield Text(
-        f"With confidence {audit.confidence}, all measured bounds hold.{simulated} Columns:"
-        ' "certified" is the proved upper bound on epsilon, rounded up. "proved lower" is the'
-        ' proved lower bound, and "measured" is the lower bound that the attacks measured, both'
-        " rounded down."
-        ' "exact" is the epsilon that an attack would measure with infinitely many runs.',
+        f"With confidence {audit.confidence}, all measured lower bounds hold.{simulated} Upper"
+        " bounds on epsilon are rounded up, lower bounds down.",
         style="dim",
     )
 
@@ -232,7 +229,13 @@ def _verdict(audit: Audit) -> Text:
 
 
 def _epsilon_table(check: CertificateCheck) -> RenderableType:
-    columns = ("delta", "certified", "proved lower", "measured", "verdict")
+    columns = (
+        "delta",
+        "certified\nupper bound",
+        "proved\nlower bound",
+        "measured\nlower bound",
+        "\nverdict",
+    )
     table = terminal.plain_table(*columns, right=columns[:-1])
     for delta, certificate in check.certificates.items():
         contradicted = delta in check.contradicted_deltas
@@ -250,10 +253,16 @@ def _epsilon_table(check: CertificateCheck) -> RenderableType:
 def _attacks_table(check: CertificateCheck) -> RenderableType:
     delta = next(iter(check.certificates))
     guesses = GUESS_TEXTS[check.certificates[delta].adjacency]
-    columns = ("canary", "runs", "exact", "measured", "guesses of the attack")
+    columns = (
+        "canary",
+        "runs",
+        "measured\nlower bound",
+        "measured in\ninfinite runs",
+        "guesses of the attack",
+    )
     table = terminal.plain_table(
         *columns,
-        right=("runs", "exact", "measured"),
+        right=columns[1:4],
         title=f"Epsilon of each attack at delta = {delta:g}",
     )
     for result in check.results:
@@ -261,8 +270,8 @@ def _attacks_table(check: CertificateCheck) -> RenderableType:
         table.add_row(
             result.canary,
             f"{result.runs:,}",
-            "" if exact is None else formatting.nearest(exact),
             formatting.down(result.at(delta).epsilon),
+            "" if exact is None else formatting.nearest(exact),
             _guesses(result, delta, guesses),
         )
     return table
@@ -296,9 +305,11 @@ def _power_sentence(audit: Audit) -> str:
         return f"{sentence}{advice}"
     needed = check.runs_needed(delta)
     if needed is None:
-        return f"{sentence} These attacks may never measure 80% of it, with any number of runs."
+        return (
+            f"{sentence} These attacks may not measure 80% of this bound with any number of runs."
+        )
     runs = f"{needed:,}" if needed < 10_000 else f"{float(f'{needed:.2g}'):,.0f}"
-    return f"{sentence} With about {runs} runs, the best attack would measure 80% of it."
+    return f"{sentence} With about {runs} runs, the best attack would measure 80% of this bound."
 
 
 def _notes(audit: Audit) -> Iterator[str]:

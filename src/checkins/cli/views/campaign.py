@@ -90,10 +90,10 @@ def _report_text(campaign: Campaign) -> str:
     if randomizer.kind is RandomizerKind.GAUSSIAN:
         return f"{_clip_text(campaign)}, with {_gaussian_text(campaign)}"
     if randomizer.kind is RandomizerKind.RANDOMIZED_RESPONSE:
-        mechanism = f"by randomized response among {randomizer.categories:,}"
-        return f"{campaign.local_epsilon:g}-DP {mechanism}"
+        mechanism = f"by randomized response with {randomizer.categories:,} categories"
+        return f"made {campaign.local_epsilon:g}-DP {mechanism}"
     mechanism = "Laplace noise" if randomizer.kind is RandomizerKind.LAPLACE else "PrivUnit"
-    return f"{_clip_text(campaign)}, {campaign.local_epsilon:g}-DP by {mechanism}"
+    return f"{_clip_text(campaign)}, made {campaign.local_epsilon:g}-DP by {mechanism}"
 
 
 def missing_lines(campaign: Campaign) -> list[str]:

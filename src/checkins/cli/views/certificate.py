@@ -17,8 +17,7 @@ from checkins.cli.terminal import bullet_list, plain_table
 if TYPE_CHECKING:
     from checkins.accounting import Adjacency, Alternative, Calibration, Certificate
 
-PROVES, COMPARES = "proves", "compares"
-LOWER_BOUND = "lower bound"
+UPPER_BOUND, COMPARISON, LOWER_BOUND = "upper bound", "other protocol", "lower bound"
 
 
 def certificate_parts(certificate: Certificate) -> list[RenderableType]:
@@ -30,8 +29,7 @@ def certificate_parts(certificate: Certificate) -> list[RenderableType]:
         *_dummy_definition(certificate),
         *_against_server(certificate),
         Text(
-            "Rounding: epsilon is rounded up and the lower bound down, to 4 digits."
-            f"{_role_legend(certificate)}",
+            "Rounding: epsilon is rounded up and the lower bound down, to 4 digits.",
             style="dim",
         ),
     ]
@@ -72,7 +70,7 @@ def guarantee_sentence(certificate: Certificate, *, counted_noun: str = "campaig
 
 def methods_table(certificate: Certificate) -> Table:
     """Return a table with a row per method: the best bound, other bounds, then other protocols."""
-    table = plain_table("method", "epsilon", "role", "note", right=("epsilon",))
+    table = plain_table("method", "epsilon", "kind", "note", right=("epsilon",))
 
     def rank(bound: Alternative) -> tuple[bool, bool, bool]:
         return bound.method != certificate.method, not bound.proves, math.isinf(bound.epsilon)
@@ -80,12 +78,8 @@ def methods_table(certificate: Certificate) -> Table:
     for bound in sorted(certificate.alternatives, key=rank):
         best = bound.method == certificate.method
         style = "bold" if best else "" if bound.proves else "dim"
-        role = "" if math.isinf(bound.epsilon) else PROVES if bound.proves else COMPARES
-        table.add_row(bound.method, formatting.up(bound.epsilon), role, bound.note, style=style)
-    if certificate.epsilon_lower > 0.0:
-        lower = formatting.down(certificate.epsilon_lower)
-        note = f"epsilon is at least this for {_lower_bound_case(certificate)}"
-        table.add_row(LOWER_BOUND, lower, "", note)
+        kind = "" if math.isinf(bound.epsilon) else UPPER_BOUND if bound.proves else COMPARISON
+        table.add_row(bound.method, formatting.up(bound.epsilon), kind, bound.note, style=style)
     return table
 
 
@@ -94,15 +88,6 @@ def _dummy_definition(certificate: Certificate) -> list[RenderableType]:
     if not any("dumm" in assumption for assumption in certificate.assumptions):
         return []
     return ["A dummy is a report that the server draws in place of a missing report."]
-
-
-def _role_legend(certificate: Certificate) -> str:
-    """Return the sentence that explains the words in the column role of the table of methods."""
-    legend = f' In the column role, "{PROVES}" marks a bound on the epsilon of this protocol'
-    finite = (bound for bound in certificate.alternatives if math.isfinite(bound.epsilon))
-    if any(not bound.proves for bound in finite):
-        legend += f', and "{COMPARES}" marks the epsilon of another protocol, for comparison'
-    return f"{legend}."
 
 
 def _lower_bound_case(certificate: Certificate) -> str:
@@ -126,7 +111,7 @@ def _against_server(certificate: Certificate) -> list[RenderableType]:
 def methods_by_adjacency(title: str, certificates: Mapping[Adjacency, Certificate]) -> Table:
     """Return a table of methods for one design, with a column for each neighbour relation."""
     names = [str(adjacency) for adjacency in certificates]
-    table = plain_table("method", *names, "role", right=names, title=title)
+    table = plain_table("method", *names, "kind", right=names, title=title)
     columns, proves_by_method = list(certificates.values()), dict[str, bool]()
     for certificate in columns:
         proves_by_method[certificate.method] = True
@@ -135,11 +120,11 @@ def methods_by_adjacency(title: str, certificates: Mapping[Adjacency, Certificat
         table.add_row(
             method,
             *(_cell(epsilon_of_method(method, each), formatting.up) for each in columns),
-            PROVES if proves_by_method[method] else COMPARES,
+            UPPER_BOUND if proves_by_method[method] else COMPARISON,
         )
     lower = [_cell(epsilon_of_method(LOWER_BOUND, each), formatting.down) for each in columns]
     cases = " / ".join(dict.fromkeys(_lower_bound_case(each) for each in columns))
-    table.add_row(LOWER_BOUND, *lower, f"epsilon is at least this for {cases}")
+    table.add_row("", *lower, f"{LOWER_BOUND} for {cases}")
     return table
 
 

@@ -39,7 +39,7 @@ COLOURS = (BLUE, ORANGE, GREEN, PURPLE)
 def table1_parts(rows: Sequence[TableRow], setting: Mapping[str, float]) -> list[RenderableType]:
     """Return Table 1 with the parameters at which it is evaluated."""
     local_epsilon = setting["local_epsilon"]
-    table = plain_table("amplified by", "order", "epsilon", "proved by", right=("epsilon",))
+    table = plain_table("amplified by", "grows as", "epsilon", "proved by", right=("epsilon",))
     for row in rows:
         vacuous = row.epsilon > local_epsilon
         table.add_row(
@@ -62,11 +62,11 @@ def table1_parts(rows: Sequence[TableRow], setting: Mapping[str, float]) -> list
 def figure2_parts(curves: Sequence[Curve], setting: Mapping[str, float]) -> list[RenderableType]:
     """Return the table of Figure 2, at ``TABLE_LOCAL_EPSILONS``."""
     names = [f"n={curve.clients:.0e}".replace("e+0", "e") for curve in curves]
-    table = plain_table("ε₀", "theorem", *names, right=("ε₀", *names))
+    table = plain_table("ε₀", "bound", *names, right=("ε₀", *names))
     grid = curves[0].local_epsilons
     for local_epsilon in TABLE_LOCAL_EPSILONS:
         index = int(abs(grid - local_epsilon).argmin())
-        for title, field in (("Theorem 5.1", "this_paper"), ("earlier", "earlier")):
+        for title, field in (("this paper", "this_paper"), ("earlier", "earlier")):
             bounds = [float(getattr(curve, field)[index]) for curve in curves]
             table.add_row(
                 f"{grid[index]:g}" if field == "this_paper" else "",
@@ -81,8 +81,7 @@ def figure2_parts(curves: Sequence[Curve], setting: Mapping[str, float]) -> list
         table,
         Text(
             "*: vacuous, because epsilon <= ε₀ even without amplification. Epsilon is rounded"
-            ' up. "Theorem 5.1" is the bound of the paper, "earlier" the one of Erlingsson et al.'
-            " (2019).",
+            " up. this paper: Theorem 5.1. earlier: Erlingsson et al. (2019).",
             style="dim",
         ),
     ]
@@ -114,9 +113,10 @@ def theorems_parts(rows: Sequence[SheetRow], setting: Mapping[str, float]) -> li
             numbered=True,
         ),
         Text(
-            "Values are rounded to nearest, so they are examples and not bounds. approximate:"
-            " for reports with a local delta above 0; total δ is then the delta of the guarantee,"
-            " larger than delta. at total δ: the bound whose total δ is the delta above.",
+            "Values are rounded to nearest, so they are examples and not bounds. Reports have local"
+            " delta 0, except in rows with local δ > 0. A theorem may increase the delta of the"
+            " guarantee: the column total δ shows it. Rows with given total δ choose smaller deltas"
+            " in the proof, so that the total is the delta above.",
             style="dim",
         ),
     ]

@@ -166,12 +166,9 @@ def plan_parts(plan: Plan, *, out: str | None) -> Iterator[RenderableType]:
     yield _front_table(plan)
     yield Text(
         f"*: recommended. epsilon: certified, rounded up, at delta = {best.target.delta!r}"
-        f" ({best.target.adjacency}). proxy: estimate of the error; smaller is better. time:"
-        " duration of all runs. upload: average upload of a client in all runs. noise: noise"
-        " multiplier, or local epsilon if the noise is not Gaussian. design: the protocol, if it is"
-        " not fixed; runs x slots (no x: one run); the window of a sliding protocol; p, the"
-        " participation, if it is below 1; and client or server, which adds the Gaussian noise, or"
-        " the name of another randomizer.",
+        f" ({best.target.adjacency}). error: estimated, without unit. time: duration of all runs."
+        " upload: average upload of a client in all runs. noise: noise multiplier of server or"
+        " client noise (Gaussian), or local epsilon of another randomizer.",
         style="dim",
     )
     yield ""
@@ -215,8 +212,14 @@ def _design_table(plan: Plan) -> RenderableType:
 
 
 def _front_table(plan: Plan) -> RenderableType:
-    numbers = ("epsilon", "proxy", "time", "upload", "noise")
-    table = plain_table("", *numbers, "design", right=numbers, title="Pareto-optimal designs")
+    numbers = ("epsilon", "error", "time", "upload", "noise")
+    table = plain_table(
+        "",
+        *numbers,
+        "design",
+        right=numbers,
+        title="Pareto-optimal designs (all with the fixed protocol, unless another is named)",
+    )
     for design in plan.front:
         is_recommended = design is plan.recommended
         table.add_row(
@@ -226,7 +229,7 @@ def _front_table(plan: Plan) -> RenderableType:
             duration_text(design.metrics.duration_s),
             bytes_text(design.load),
             f"{design.level:.4g}",
-            design.label.replace(" slots", "").replace(" slot", "").replace("fixed, ", ""),
+            design.label.removeprefix("fixed protocol, "),
             style="bold" if is_recommended else "",
         )
     return table

@@ -14,6 +14,7 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from checkins import durable_file, formatting
+from checkins.accounting import METHODS
 from checkins.cli import terminal
 from checkins.cli.terminal import bullet_list, plain_table
 
@@ -137,10 +138,11 @@ def _epsilon_text(value: float | None) -> str:
 def _guarantee_sentence(certificate: Mapping[str, Any]) -> Text:
     runs = certificate["campaigns"]
     repeated = f", {runs:,} runs together" if runs > 1 else ""
+    method = METHODS[certificate["method"]].partition(":")[0]
     return Text.assemble(
         (f"epsilon <= {_epsilon_text(certificate['epsilon'])}", "bold green"),
         f" at delta = {certificate['delta']!r} ({certificate['adjacency']}{repeated}) for the same"
-        f" campaign with real devices, proved by the method {certificate['method']}; rounded up.",
+        f" campaign with real devices, proved by {method}, rounded up.",
     )
 
 
@@ -177,7 +179,7 @@ def _methods_parts(result: Mapping[str, Any]) -> list[RenderableType]:
         + (f" ({baseline['adjacency']})" if baseline["adjacency"] not in (None, adjacency) else "")
         for baseline in result["baselines"]
     ]
-    unit = "In the column noise, a clip is the clip norm; the number is a standard deviation.\n"
+    unit = "noise: standard deviation of Gaussian noise, or local epsilon.\n"
     return [
         "",
         table,

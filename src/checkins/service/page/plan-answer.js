@@ -20,8 +20,8 @@ const objectsIn = (value) => (Array.isArray(value) ? value.filter((item) => item
 const threeDigits = (value) => roundNearest(value, 3);
 
 // Three numbers that stay visible below the sliders on a phone.
-const drawBrief = (slots, noise, proxy) => {
-  setChildren("brief", [["slots", slots], ["noise", noise], ["proxy", proxy]]
+const drawBrief = (slots, noise, error) => {
+  setChildren("brief", [["slots", slots], ["noise", noise], ["estimated error", error]]
     .map(([name, value]) => element("span", {}, `${name} `, element("b", {}, value))));
 };
 
@@ -37,7 +37,7 @@ const drawRecommended = (design, question) => {
 };
 
 const panels = (design) => [
-  { of: (row) => row.proxy, name: `Proxy: ${planWords.proxyName(design)}`, format: threeDigits, className: "blue" },
+  { of: (row) => row.proxy, name: `Estimated error: ${planWords.errorName(design)}`, format: threeDigits, className: "blue" },
   { of: (row) => row.noise_per_step, name: "Noise of one step (× clipping norm)", format: threeDigits, className: "orange" },
 ];
 
@@ -54,10 +54,10 @@ const drawSlots = (plan) => {
     x: { of: (row) => row.slots, name: "slots", format: (x) => (x >= 10000 ? threeDigits(x / 1000) + "k" : formatCount(x)) },
     describe: planWords.describeSlotsRow, readout: byId("by-slots-read"),
     caption: chosen === undefined ? "" : `Recommended: ${planWords.describeSlotsRow(chosen)}`,
-    label: `Proxy and noise of one step by slots; the recommended design has ${formatCount(design.slots)}`,
+    label: `Estimated error and noise of one step by slots; the recommended design has ${formatCount(design.slots)}`,
   });
   setTable("by-slots-table",
-    [{ name: "slots", number: true }, { name: "proxy", number: true }, { name: "noise of a step", number: true }, { name: "dummies", number: true }],
+    [{ name: "slots", number: true }, { name: "estimated error", number: true }, { name: "noise of a step", number: true }, { name: "dummies", number: true }],
     rows.map((row) => [formatCount(row.slots), threeDigits(row.proxy), threeDigits(row.noise_per_step), planWords.formatShare(row.dummies_share)]),
     "Rounded to nearest",
   );
@@ -73,10 +73,10 @@ const drawBudget = (plan) => {
     x: { of: (row) => row.epsilon, name: "ε of the budget", format: threeDigits },
     describe: planWords.describeBudgetRow, readout: byId("by-budget-read"),
     caption: chosen === undefined ? "" : `Asked for: ${planWords.describeBudgetRow(chosen)}`,
-    label: `Proxy and noise of one step by budget; asked for ε ${roundNearest(plan.question?.epsilon)}`,
+    label: `Estimated error and noise of one step by budget; asked for ε ${roundNearest(plan.question?.epsilon)}`,
   });
   setTable("by-budget-table",
-    [{ name: "ε", number: true }, { name: "proxy", number: true }, { name: "noise of a step", number: true }],
+    [{ name: "ε", number: true }, { name: "estimated error", number: true }, { name: "noise of a step", number: true }],
     rows.map((row) => [threeDigits(row.epsilon), threeDigits(row.proxy), threeDigits(row.noise_per_step)]),
     "Rounded to nearest",
   );
@@ -92,11 +92,11 @@ const drawFront = (plan) => {
   setText("front-note", "No other design is better than one of these in accuracy, duration, upload and privacy at once.");
   figure(byId("front"), {
     rows: designs, chosen, scatter: true, height: FRONT_HEIGHT_PX,
-    panels: [{ of: (design) => design.proxy, name: "Proxy", format: threeDigits, className: (design) => (spendsLess(design) ? "orange" : "blue") }],
+    panels: [{ of: (design) => design.proxy, name: "Estimated error", format: threeDigits, className: (design) => (spendsLess(design) ? "orange" : "blue") }],
     x: { of: uploadBytes, name: "mean upload per client in bytes", format: (x) => planWords.formatBytes(x) },
     describe: (design) => planWords.describeFrontDesign(design, designs.indexOf(design) + 1), readout: byId("front-read"),
     caption: `Each point is a design; the filled one is recommended.${designs.some(spendsLess) ? " Orange: epsilon is at least 10 % lower." : ""}`,
-    label: `${formatCount(designs.length)} designs by proxy and mean upload per client`,
+    label: `${formatCount(designs.length)} designs by estimated error and mean upload per client`,
   });
   const rows = designs.map((design, i) => element("tr", design === chosen ? { class: "chosen" } : {},
     ...[
@@ -104,7 +104,7 @@ const drawFront = (plan) => {
       [threeDigits(design.noise_per_step), 1], [roundUp(design.epsilon, 3), 1], [formatDuration(design.duration_s), 1], [planWords.formatBytes(uploadBytes(design)), 1],
     ].map(([text, isNumber]) => element("td", isNumber ? { class: "number" } : {}, text)),
   ));
-  const columnNames = ["design", "proxy", "noise of a step", "ε at most", "takes", "a client sends"];
+  const columnNames = ["design", "estimated error", "noise of a step", "ε at most", "takes", "a client sends"];
   setChildren("front-table", [element("table", {},
     element("thead", {}, element("tr", {}, ...columnNames.map((name, i) => element("th", { scope: "col", ...(i ? { class: "number" } : {}) }, name)))),
     element("tbody", {}, ...rows),
@@ -170,10 +170,10 @@ const interpolate = (rows, xOf, x, name) => {
 };
 
 const showPreview = (id, rows, xOf, x, text) => {
-  const [proxy, noise] = ["proxy", "noise_per_step"].map((name) => interpolate(rows, xOf, x, name));
-  if (proxy !== null && noise !== null) {
-    drawBrief(byId("slots").value, `≈ ${threeDigits(noise)}`, `≈ ${threeDigits(proxy)}`);
-    setText(id, `${text}: proxy about ${threeDigits(proxy)}, noise of one step about ${threeDigits(noise)} × clipping norm. Computing.`);
+  const [error, noise] = ["proxy", "noise_per_step"].map((name) => interpolate(rows, xOf, x, name));
+  if (error !== null && noise !== null) {
+    drawBrief(byId("slots").value, `≈ ${threeDigits(noise)}`, `≈ ${threeDigits(error)}`);
+    setText(id, `${text}: estimated error about ${threeDigits(error)}, noise of one step about ${threeDigits(noise)} × clipping norm. Computing.`);
   }
 };
 

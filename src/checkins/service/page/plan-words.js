@@ -1,4 +1,4 @@
-// Sentences and numbers of a plan. The proxy estimates the error of the model, so smaller is better.
+// Sentences and numbers of a plan. The estimated error of the model has no unit; smaller is better.
 // Epsilon is rounded up.
 
 import { formatCount, formatDuration, finiteOrNull, roundNearest, formatSlots, roundUp } from "./numbers.js";
@@ -30,7 +30,7 @@ export const formatCapacity = (value) => (value === "all" || value === null || v
 export const formatNoise = (design) => (finiteOrNull(design?.local_epsilon) === null
   ? `${roundNearest(design?.noise_multiplier)}\u00a0× clip` : `local ε\u00a0=\u00a0${roundNearest(design?.local_epsilon)}`);
 
-export const proxyName = (design) => (design?.proxy_kind === "theorem"
+export const errorName = (design) => (design?.proxy_kind === "theorem"
   ? "upper bound on the expected excess risk" : "effective noise of the whole run");
 
 export const label = (design) => textOr(design?.label, `${protocol(design?.protocol)}, ${formatSlots(design?.slots)}`);
@@ -54,11 +54,11 @@ export const describeDesign = (design) => {
 
 export const designNumbers = (design) => [
   ["noise of a step", roundNearest(design.noise_per_step, 3), "× clip"],
-  ["proxy", roundNearest(design.proxy, 3)],
+  ["estimated error", roundNearest(design.proxy, 3)],
   ["dummies", formatShare(design.dummies_share)],
   ["takes", formatDuration(design.duration_s)],
   ["a client sends", formatBytes(design.upload_bytes_per_client)],
-  ["proxy is", proxyName(design)],
+  ["kind of estimate", errorName(design)],
   ["noise", formatNoise(design)],
   ["ε certified", `at most ${roundUp(design.epsilon)}`],
   ["model steps", formatCount(design.steps)],
@@ -69,15 +69,15 @@ export const designNumbers = (design) => [
 ];
 
 export const describeSlotsRow = (row) =>
-  `${formatSlots(row.slots)}: proxy ${roundNearest(row.proxy, 3)}, noise of one step ${roundNearest(row.noise_per_step, 3)} × clip, dummies ${formatShare(row.dummies_share)}.`;
+  `${formatSlots(row.slots)}: estimated error ${roundNearest(row.proxy, 3)}, noise of one step ${roundNearest(row.noise_per_step, 3)} × clip, dummies ${formatShare(row.dummies_share)}.`;
 
 export const describeBudgetRow = (row) =>
-  `ε = ${roundNearest(row.epsilon, 3)}: proxy ${roundNearest(row.proxy, 3)}, noise of one step ${roundNearest(row.noise_per_step, 3)} × clip.`;
+  `ε = ${roundNearest(row.epsilon, 3)}: estimated error ${roundNearest(row.proxy, 3)}, noise of one step ${roundNearest(row.noise_per_step, 3)} × clip.`;
 
 export const describeFrontDesign = (design, position) =>
-  `${position}. ${label(design)}: proxy ${roundNearest(design.proxy, 3)}, ${formatBytes(design.upload_bytes_per_client)} a client, ε ≤ ${roundUp(design.epsilon, 3)}, ${formatDuration(design.duration_s)}.`;
+  `${position}. ${label(design)}: estimated error ${roundNearest(design.proxy, 3)}, ${formatBytes(design.upload_bytes_per_client)} a client, ε ≤ ${roundUp(design.epsilon, 3)}, ${formatDuration(design.duration_s)}.`;
 
 export const caseText = (item) => textOr(item.sentence,
-  `proxy ${roundNearest(item.proxy, 3)}, dummies ${formatShare(item.dummies_share)}, ε ≤ ${roundUp(item.epsilon)}`);
+  `estimated error ${roundNearest(item.proxy, 3)}, dummies ${formatShare(item.dummies_share)}, ε ≤ ${roundUp(item.epsilon)}`);
 
 export const populationFactor = (value) => ({ 0.5: "half", 1: "as expected", 2: "twice" })[value] ?? `${roundNearest(value, 2)} times`;

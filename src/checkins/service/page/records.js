@@ -38,9 +38,9 @@ export const drawCertificate = (view) => {
   drawLimits(stringsIn(view.assumptions).filter((sentence) => !assumptions.includes(sentence)));
   const others = Array.isArray(certificate?.alternatives) ? certificate.alternatives.filter(Boolean) : [];
   setTable("alternatives",
-    [{ name: "method" }, { name: "ε at most", number: true }, { name: "role" }, { name: "note" }],
-    others.map((other) => [words.textOr(other.method), roundUp(other.epsilon), other.proves === false ? "comparison" : "proof", words.textOr(other.note, "")]),
-    `ε rounded up, ${words.adjacencyShort(certificate?.adjacency)}. A comparison is the epsilon of another protocol and proves nothing here`,
+    [{ name: "method" }, { name: "ε at most", number: true }, { name: "kind" }, { name: "note" }],
+    others.map((other) => [words.textOr(other.method), roundUp(other.epsilon), other.proves === false ? "other protocol" : "upper bound", words.textOr(other.note, "")]),
+    `ε rounded up, ${words.adjacencyShort(certificate?.adjacency)}`,
   );
 };
 

@@ -263,8 +263,7 @@ class Mechanism:
         """The noise in a few words, for a table of methods."""
         randomizer: Any = self.randomizer
         if isinstance(randomizer, Gaussian):
-            multiplier = f"{randomizer.noise_multiplier:.4g}"
-            noise = f"Gaussian, {multiplier} {'clip' if multiplier == '1' else 'clips'}"
+            noise = f"Gaussian, {randomizer.noise_multiplier:.4g} × clip norm"
             if self.noise_at is NoiseAt.SERVER:
                 return f"{noise} on the sum of a slot"
             if self.is_averaged or not self.design.capacity:
