@@ -51,7 +51,7 @@ def acceptable(campaign: Campaign) -> None:
 def main(url: str, state: str) -> None:
     view = fetch_campaign(url)
     names = {name: list(shape) for name, shape in view.shapes.items()}
-    print(f"{view.campaign.name}: {view.timetable.slots} slots, a model of {names}")
+    print(f"{view.campaign.name}: {view.run_schedule.slots} slots, a model of {names}")
 
     # This person's rows, scaled by public constants. They never leave the device.
     [features] = view.shapes["weights"]

@@ -51,7 +51,7 @@ TERMINAL = {
     "PYTHONIOENCODING": "utf-8",
 }
 """The environment of every command. An empty value removes the variable."""
-MOST_S = 300
+MAX_S = 300
 """Longest time of a command, in seconds."""
 
 BLOCK = re.compile(
@@ -106,13 +106,13 @@ def _run_process(words: list[str], printed: IO[bytes]) -> int:
             stdin=subprocess.DEVNULL,
             stdout=printed,
             stderr=subprocess.STDOUT,
-            timeout=MOST_S,
+            timeout=MAX_S,
             check=False,
         ).returncode
     except FileNotFoundError:
         raise CannotRun("no such command: run `make setup`, or it is not written yet") from None
     except subprocess.TimeoutExpired:
-        raise CannotRun(f"took more than {MOST_S} seconds") from None
+        raise CannotRun(f"took more than {MAX_S} seconds") from None
 
 
 def _run_fork(words: list[str], printed: IO[bytes]) -> int:
@@ -121,7 +121,7 @@ def _run_fork(words: list[str], printed: IO[bytes]) -> int:
         importlib.import_module(name)
     child = os.fork()
     if child == 0:
-        signal.alarm(MOST_S)
+        signal.alarm(MAX_S)
         os.chdir(ROOT)
         os.environ.update(TERMINAL)
         del os.environ["FORCE_COLOR"]

@@ -52,7 +52,7 @@ MAX_VIEW_AGE_S = 2.0
 """Largest age in seconds of a view or a ledger head that clients share."""
 WORKER_THREADS = 4
 """Number of threads that train and write to disk."""
-PATIENCE_S = 600.0
+RETRY_TIMEOUT_S = 600.0
 """Seconds for which an unreachable service is retried, because a test may restart it."""
 MAX_IDLE_S = 3.0
 """An idle connection is closed after so many seconds, which is before the service closes it."""
@@ -79,7 +79,7 @@ class Swarm:
     state: Path | None = None
     key: Callable[[int], str | None] = field(default=lambda client: None)
     journal: Journal | None = None
-    patience_s: float = PATIENCE_S
+    retry_timeout_s: float = RETRY_TIMEOUT_S
 
     @property
     def outcome_names(self) -> list[str]:
@@ -121,7 +121,7 @@ class Swarm:
             self.trainer(client),
             self.key(client),
             self.seal,
-            patience_s=self.patience_s,
+            retry_timeout_s=self.retry_timeout_s,
         )
         driver = SwarmDriver(store, shared=shared, journal=journal, executor=executor)
         try:
@@ -390,7 +390,7 @@ async def _read_body(
 
 def next_run(url: str, run_id: str) -> str | None:
     """Wait for the run that follows the run ``run_id``; return its id, or None if none follows."""
-    service = ServiceClient(url, run_id, PATIENCE_S)
+    service = ServiceClient(url, run_id, RETRY_TIMEOUT_S)
     with http_client(url) as http:
         return Driver(http, MemoryStore()).drive(next_run_flow(service))
 

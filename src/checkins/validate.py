@@ -19,9 +19,9 @@ from typing import Any
 
 from checkins.errors import InvalidValue
 
-MOST_CAMPAIGNS = 10**6
+MAX_CAMPAIGNS = 10**6
 """Largest number of campaigns that the accountant supports."""
-MOST_SLOTS = 10**12
+MAX_SLOTS = 10**12
 """Largest number of slots or clients. For larger numbers, double precision is not enough."""
 
 
@@ -69,7 +69,7 @@ def probability(**values: object) -> None:
     _require(values, lambda x: 0.0 <= x <= 1.0, "must lie in [0, 1]")
 
 
-def count(*, most: int = MOST_SLOTS, **values: object) -> None:
+def count(*, most: int = MAX_SLOTS, **values: object) -> None:
     """Refuse anything but an integer from 1 to ``most``."""
     for name, value in values.items():
         is_integer = isinstance(value, Integral) and not isinstance(value, bool)

@@ -37,7 +37,7 @@ from checkins.accounting.design import (
 )
 from checkins.accounting.exact import campaign_divergence, pure
 from checkins.errors import InvalidValue, NotCovered
-from checkins.validate import MOST_CAMPAIGNS
+from checkins.validate import MAX_CAMPAIGNS
 from tests import strategies
 from tests.soak import examples
 
@@ -201,7 +201,7 @@ def test_averaged_updates_cost_what_shuffling_the_fewest_costs(
 
 
 @pytest.mark.parametrize("adjacency", Adjacency)
-@pytest.mark.parametrize("campaigns", [1, 7, MOST_CAMPAIGNS])
+@pytest.mark.parametrize("campaigns", [1, 7, MAX_CAMPAIGNS])
 @pytest.mark.parametrize(
     "what", [local(3.0), local(3.0, 1e-3), at_server(0.5), at_client(0.5), sliding(3.0, 10)]
 )
@@ -421,7 +421,7 @@ def test_campaigns_that_dp_accounting_can_compose_too_cost_the_same() -> None:
 
 @pytest.mark.parametrize("adjacency", Adjacency)
 def test_a_million_campaigns_are_certified(adjacency: Adjacency) -> None:
-    found = price(local(0.01), adjacency, campaigns=MOST_CAMPAIGNS)
+    found = price(local(0.01), adjacency, campaigns=MAX_CAMPAIGNS)
     sane(found)
     assert found.epsilon < 7.0
 
@@ -454,7 +454,7 @@ def test_a_delta_lies_strictly_between_zero_and_one(value: object) -> None:
         refused(make, "delta", value)
 
 
-@pytest.mark.parametrize("value", [0, -1, 10**7, MOST_CAMPAIGNS + 1, 1.0, math.nan, "2", True])
+@pytest.mark.parametrize("value", [0, -1, 10**7, MAX_CAMPAIGNS + 1, 1.0, math.nan, "2", True])
 def test_campaigns_are_counted_up_to_a_million(value: object) -> None:
     message = refused(lambda: price(local(1.0), campaigns=value), "campaigns", value)  # type: ignore[arg-type]
     assert "from 1 to 1,000,000" in message

@@ -14,7 +14,7 @@ from checkins.audit import audit as audit_module
 from checkins.audit import machine_audit as audits
 from checkins.audit.bounds import Trials
 from checkins.audit.leak_tests import server_noise
-from checkins.audit.machine_audit import made_small, run_trials
+from checkins.audit.machine_audit import run_trials, shrunk_campaign
 from checkins.audit.runner import Batches, Measurement, OutOfTime, RunBudget, run_attack
 from checkins.errors import InvalidValue
 from tests.audit.campaigns import pure
@@ -186,7 +186,7 @@ def test_an_audit_without_time_for_any_attack_is_refused(monkeypatch: pytest.Mon
 
 # ---- the machines ------------------------------------------------------------------------------
 
-SMALL = made_small(server_noise(slots=10, noise=1.0, delta=1e-3))
+SMALL = shrunk_campaign(server_noise(slots=10, noise=1.0, delta=1e-3))
 
 
 @pytest.fixture

@@ -26,10 +26,10 @@ from checkins.audit.leak_tests import (
 from checkins.audit.machine_audit import (
     MachineAudit,
     choose_attack,
-    made_small,
     new_server,
     prepare_audit,
     run_trials,
+    shrunk_campaign,
 )
 from checkins.audit.machine_run import (
     CANARY,
@@ -78,7 +78,7 @@ def quiet() -> Campaign:
 
 @pytest.fixture(scope="module")
 def audit(quiet: Campaign) -> MachineAudit:
-    return prepare_audit(made_small(quiet))
+    return prepare_audit(shrunk_campaign(quiet))
 
 
 def sums(seen: Observations, audit: MachineAudit) -> list[int]:
@@ -137,7 +137,7 @@ def test_nothing_remains_on_the_disks_after_the_end(quiet: Campaign) -> None:
 
 def test_a_small_campaign_has_as_much_noise_in_a_slot() -> None:
     whole = read_campaign(EXAMPLES / "patients.toml").campaign
-    small = made_small(whole)
+    small = shrunk_campaign(whole)
     (before, after) = (
         design.slot_noise(design.randomizer)  # type: ignore[arg-type]
         for design in (whole.design, small.design)
@@ -150,7 +150,7 @@ def test_a_small_campaign_has_as_much_noise_in_a_slot() -> None:
 def test_a_campaign_that_no_device_can_run_is_refused() -> None:
     whole = read_campaign(EXAMPLES / "patients.toml").campaign
     with pytest.raises(NotCovered, match="compiled engine"):
-        made_small(replace(whole, randomizer=replace(whole.randomizer, grid=None)))
+        shrunk_campaign(replace(whole, randomizer=replace(whole.randomizer, grid=None)))
 
 
 def test_a_negative_number_of_faults_is_refused() -> None:
@@ -162,7 +162,7 @@ def test_a_negative_number_of_faults_is_refused() -> None:
 @pytest.mark.parametrize("example", ["patients.toml", "demo.toml", "fashion_mnist.toml"])
 def test_the_examples_can_be_audited(example: str) -> None:
     campaign = read_campaign(EXAMPLES / example).campaign
-    for trials in run_trials(made_small(campaign), runs=20):
+    for trials in run_trials(shrunk_campaign(campaign), runs=20):
         assert trials.engine == "machines"
         assert trials.fewest_runs == 20
 
@@ -179,7 +179,7 @@ def test_the_examples_can_be_audited(example: str) -> None:
     ids=["sliding", "averaged", "laplace", "participation"],
 )
 def test_every_protocol_can_be_audited(campaign: Campaign) -> None:
-    for trials in run_trials(made_small(campaign), runs=20):
+    for trials in run_trials(shrunk_campaign(campaign), runs=20):
         assert np.isfinite(trials.scores_with).all()
 
 

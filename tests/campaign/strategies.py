@@ -21,7 +21,7 @@ from checkins.campaign import (
     StepSizes,
     Task,
 )
-from checkins.campaign.model import MOST_REPORTS_IN_SUM
+from checkins.campaign.model import MAX_REPORTS_IN_SUM
 from checkins.campaign.task import DataSet, Model
 from tests.strategies import (
     _powers,
@@ -34,11 +34,11 @@ from tests.strategies import (
     populations,
 )
 
-MOST_SLOTS = 10**6
+MAX_SLOTS = 10**6
 """Few enough that a schedule ends before the year 10000."""
 
-MOST_MINIBATCH = 100
-MOST_CAPACITY = MOST_REPORTS_IN_SUM // MOST_MINIBATCH
+MAX_MINIBATCH = 100
+MAX_CAPACITY = MAX_REPORTS_IN_SUM // MAX_MINIBATCH
 """Few enough that sums of reports on a grid fit 64 bits."""
 
 _signs = st.characters(codec="utf-8", exclude_categories=("C", "Z"))
@@ -60,7 +60,7 @@ arguments = st.dictionaries(
 def optimizers(draw: st.DrawFn) -> Optimizer:
     common = Optimizer(
         rate=draw(rates),
-        minibatch=draw(counts(MOST_MINIBATCH)),
+        minibatch=draw(counts(MAX_MINIBATCH)),
         schedule=draw(st.sampled_from(StepSizes)),
         diameter=draw(st.none() | lengths),
         divide_by=draw(st.none() | counts()),
@@ -148,7 +148,7 @@ def randomizers(draw: st.DrawFn) -> tuple[RandomizerConfig, LocalRandomizer | Ga
 
 @st.composite
 def campaign_designs(
-    draw: st.DrawFn, noise: LocalRandomizer | GaussianNoise, most_slots: int = MOST_SLOTS
+    draw: st.DrawFn, noise: LocalRandomizer | GaussianNoise, most_slots: int = MAX_SLOTS
 ) -> Design:
     at_server = isinstance(noise, GaussianNoise) and noise.at is NoiseAt.SERVER
     protocols = [Protocol.FIXED, Protocol.SLIDING] + [Protocol.AVERAGED] * (not at_server)
@@ -162,7 +162,7 @@ def campaign_designs(
             randomizer=noise,
             population=draw(populations()),
         )
-    capacities: SearchStrategy[int | None] = counts(MOST_CAPACITY)
+    capacities: SearchStrategy[int | None] = counts(MAX_CAPACITY)
     if not isinstance(noise, GaussianNoise) or at_server:
         capacities = st.none() | capacities
     return Design(
@@ -177,7 +177,7 @@ def campaign_designs(
 
 
 @st.composite
-def campaigns(draw: st.DrawFn, most_slots: int = MOST_SLOTS) -> Campaign:
+def campaigns(draw: st.DrawFn, most_slots: int = MAX_SLOTS) -> Campaign:
     """Any campaign that is not refused."""
     randomizer, noise = draw(randomizers())
     design = draw(campaign_designs(noise, most_slots))

@@ -48,8 +48,8 @@ def test_the_first_open_slot_is_the_first_whose_choice_is_to_come(
     now: float, slot_s: float, share: float
 ) -> None:
     schedule = Schedule(datetime(1970, 1, 1, tzinfo=UTC), slot_s=slot_s, choose_s=share * slot_s)
-    timetable = RunSchedule(schedule, slots=10)
-    slot = timetable.first_open_slot(now)
+    run_schedule = RunSchedule(schedule, slots=10)
+    slot = run_schedule.first_open_slot(now)
     assert slot >= 1
-    assert now < timetable.chooses(slot)
-    assert slot == 1 or now >= timetable.chooses(slot - 1)
+    assert now < run_schedule.chooses(slot)
+    assert slot == 1 or now >= run_schedule.chooses(slot - 1)

@@ -142,7 +142,7 @@ def test_a_service_that_is_not_there_is_a_failure(
 ) -> None:
     from checkins.client import fetch_campaign
 
-    monkeypatch.setitem(fetch_campaign.__kwdefaults__, "patience_s", 0.0)
+    monkeypatch.setitem(fetch_campaign.__kwdefaults__, "retry_timeout_s", 0.0)
     code, out, err = run("join", "http://127.0.0.1:9", "--state", tmp_path, "--row", "1")
     assert (code, out) == (1, "")
     assert err.startswith("checkins: http://127.0.0.1:9: does not respond")

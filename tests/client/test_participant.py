@@ -112,7 +112,7 @@ def test_a_withdrawal_is_retried_until_the_service_responds(tmp_path: Path) -> N
     file = StateFile(tmp_path / f"{service.id}.json")
     kept = SavedState(service.id, key="k" * 20, token="t-1", phase=Phase.DRAWN, slot=2)
     file.save(kept.to_bytes())
-    here = device("http://127.0.0.1:9", service, tmp_path, patience_s=0.0)
+    here = device("http://127.0.0.1:9", service, tmp_path, retry_timeout_s=0.0)
     with pytest.raises(ServiceFailed):
         here.withdraw()
     assert SavedState.from_bytes(file.load() or b"") == kept
@@ -138,7 +138,7 @@ def test_a_device_follows_a_campaign_from_run_to_run(tmp_path: Path) -> None:
 
 
 def test_a_service_that_is_not_there_is_a_failure_with_its_address(tmp_path: Path) -> None:
-    here = device("http://127.0.0.1:9", FakeService(), tmp_path, patience_s=0.0)
+    here = device("http://127.0.0.1:9", FakeService(), tmp_path, retry_timeout_s=0.0)
     with pytest.raises(ServiceFailed) as failure:
         here.run()
     assert failure.value.filename == "http://127.0.0.1:9"

@@ -514,7 +514,7 @@ def test_whatever_happens_a_device_takes_part_at_most_once(
 ) -> None:
     service = FakeService(campaign(slot_s=20.0, choose_s=8.0), choose=lambda receipt: chosen)
     world = World(service, FixedRandomness(slot=slot), fault=faults(*schedule), begins_s=begins_s)
-    world.plan = {"patience_s": 1e9}
+    world.plan = {"retry_timeout_s": 1e9}
     left = sorted(crashes)
     outcome = None
     while outcome is None:

@@ -20,9 +20,9 @@ from checkins.ledger.chain import Ledger
 from checkins.ledger.entry import (
     COMMON_FIELDS,
     FIELDS,
-    FIRST_PREVIOUS,
-    MOST_LINE_BYTES,
-    MOST_NUMBERS,
+    INITIAL_HASH,
+    MAX_LINE_BYTES,
+    MAX_NUMBERS,
     Closed,
     Entry,
     InvalidLedger,
@@ -123,7 +123,7 @@ def test_the_hash_is_that_of_the_line_without_it(entry: Entry, number: int, prev
 
 def test_each_line_holds_the_hash_of_the_one_before_and_the_first_holds_zeros() -> None:
     lines = [json.loads(line) for line in closed(Book().run(FIXED)).lines]
-    assert lines[0]["previous"] == FIRST_PREVIOUS == "0" * 64
+    assert lines[0]["previous"] == INITIAL_HASH == "0" * 64
     assert [line["previous"] for line in lines[1:]] == [line["hash"] for line in lines[:-1]]
     assert [line["entry"] for line in lines] == list(range(1, len(lines) + 1))
 
@@ -318,7 +318,7 @@ def test_a_campaign_with_any_value_in_any_place_is_read_or_refused(
     place[key] = value
     text = json.dumps(told, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
     seal = f"sha256:{hashlib.sha256(text.encode('utf-8', 'replace')).hexdigest()}"
-    forged = Line.of(Opened(text, seal, 1, pack_numbers(MODEL)), number=1, previous=FIRST_PREVIOUS)
+    forged = Line.of(Opened(text, seal, 1, pack_numbers(MODEL)), number=1, previous=INITIAL_HASH)
     with contextlib.suppress(InvalidLedger):
         Ledger().read(forged.content)
 
@@ -408,11 +408,11 @@ def test_a_line_that_was_not_written_so_is_refused(line: bytes, problem: str) ->
 
 def test_a_giant_line_is_refused_unread() -> None:
     with pytest.raises(InvalidLedger, match="is longer than 201,326,592 bytes"):
-        Line.parse(bytes(MOST_LINE_BYTES + 1))
+        Line.parse(bytes(MAX_LINE_BYTES + 1))
 
 
 def test_the_longest_model_fits_a_line() -> None:
-    assert 4 * -(-8 * MOST_NUMBERS // 3) + 2_000_000 * 6 < MOST_LINE_BYTES
+    assert 4 * -(-8 * MAX_NUMBERS // 3) + 2_000_000 * 6 < MAX_LINE_BYTES
 
 
 @pytest.mark.parametrize("number", [np.nan, np.inf, -np.inf])

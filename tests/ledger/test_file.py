@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from checkins.ledger import file as ledger_file
 from checkins.ledger.chain import Ledger
-from checkins.ledger.entry import MOST_LINE_BYTES, Closed, InvalidLedger, Reason
+from checkins.ledger.entry import MAX_LINE_BYTES, Closed, InvalidLedger, Reason
 from checkins.ledger.file import LedgerBusy, LedgerFile, ledger_path, lines
 from tests.ledger.ledgers import MODEL, Book, any_certificate, campaign, slots
 
@@ -249,9 +249,9 @@ def test_a_folder_and_the_file_itself_are_the_same_ledger(tmp_path: Path) -> Non
 def test_a_file_without_an_end_is_not_read_to_its_end(tmp_path: Path) -> None:
     path = tmp_path / "ledger.jsonl"
     with path.open("wb") as file:
-        file.truncate(2 * MOST_LINE_BYTES)  # sparse: it takes no room
+        file.truncate(2 * MAX_LINE_BYTES)  # sparse: it takes no room
     found = lines(path)
-    assert len(next(found)) == MOST_LINE_BYTES + 1
+    assert len(next(found)) == MAX_LINE_BYTES + 1
     assert list(found) == []
 
 

@@ -11,7 +11,7 @@ from checkins.errors import InvalidValue
 from checkins.planning import Constraints, Devices, Question, make_plan
 from tests.planning.plans import REPLACE_ONE, ask
 
-MOST_LOOKS = 110
+MAX_LOOKS = 110
 """Proven evaluations of one plan: usual ones take about sixty, of some ten milliseconds each."""
 
 ODD: dict[str, Question] = {
@@ -63,7 +63,7 @@ def test_an_odd_question_takes_no_more_evaluations_than_a_usual_one(
 ) -> None:
     found = make_plan(ODD[name])
     assert found.certificate.epsilon <= ODD[name].epsilon
-    assert len(looks) <= MOST_LOOKS
+    assert len(looks) <= MAX_LOOKS
 
 
 @pytest.mark.parametrize("adjacency", Adjacency)
@@ -81,7 +81,7 @@ def test_a_target_out_of_reach_is_refused_after_a_few_evaluations(
 ) -> None:
     with pytest.raises(InvalidValue, match="no allowed design"):
         make_plan(ask(1e-9, delta=1e-12, fixed=Constraints(slots=1, noise_at=NoiseAt.SERVER)))
-    assert len(looks) <= MOST_LOOKS
+    assert len(looks) <= MAX_LOOKS
 
 
 def test_an_epsilon_of_zero_can_be_reported() -> None:

@@ -14,7 +14,7 @@ from safetensors.numpy import save
 from checkins.errors import InvalidValue, ProtocolViolation
 from checkins.ledger.entry import hash_model
 from checkins.protocol.report import (
-    MOST_HEADER_BYTES,
+    MAX_HEADER_BYTES,
     MalformedReport,
     model_from_bytes,
     model_to_bytes,
@@ -39,7 +39,7 @@ def test_a_report_comes_back_unit_by_unit(values: list[int]) -> None:
     assert back.dtype == np.int32
     assert back.tolist() == values
     assert report_to_bytes(back) == sent
-    assert len(sent) <= 8 + MOST_HEADER_BYTES + 4 * len(values)
+    assert len(sent) <= 8 + MAX_HEADER_BYTES + 4 * len(values)
 
 
 @given(values=units, more=st.integers(1, 5))

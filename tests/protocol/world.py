@@ -62,7 +62,7 @@ from tests.protocol.witness import Witness
 Below = Callable[[int], int]
 """Every choice of a history: a number below another. Seeded, or drawn by hypothesis."""
 
-MOST_TICKS = 100
+MAX_TICKS = 100
 DIMENSION = 3
 """A report is (who made it, its noise, 1): totals tell what is in them."""
 
@@ -133,7 +133,7 @@ class World:
         for _ in range(most_acts):
             if self.server.phase is not servers.Phase.DONE:
                 self.act()
-        for _ in range(MOST_TICKS):
+        for _ in range(MAX_TICKS):
             self.tick()
         assert self.server.phase is servers.Phase.DONE, "nobody can stall a slot"
         while self.network:  # whatever is still under way comes too late
@@ -142,7 +142,7 @@ class World:
 
     def run_smoothly(self) -> None:
         """No fault, no delay: every message arrives before the clock goes on."""
-        for _ in range(MOST_TICKS):
+        for _ in range(MAX_TICKS):
             self.tick()
             while self.network or self.training:
                 if self.network:

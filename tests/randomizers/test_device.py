@@ -19,7 +19,7 @@ from scipy.stats import chi2, norm
 from checkins.errors import InvalidValue
 from checkins.randomizers import Gaussian, Laplace, PrivUnit, RandomizedResponse, device
 from checkins.randomizers.device import DeviceReport, DeviceSampler
-from checkins.randomizers.grid import MOST_UNITS, Grid, NoDeviceSampler
+from checkins.randomizers.grid import MAX_UNITS, Grid, NoDeviceSampler
 from tests.randomizers.sources import Seeded
 from tests.support.program import output_of
 
@@ -51,7 +51,7 @@ def test_a_million_draws_are_whole_numbers_in_range(sampler: DeviceSampler) -> N
     for report in (large.privatize(update), large.dummy()):
         assert report.units.dtype == np.int32
         assert report.units.shape == (10**6,)
-        assert int(np.abs(report.units.astype(np.int64)).max()) <= large.most_units <= MOST_UNITS
+        assert int(np.abs(report.units.astype(np.int64)).max()) <= large.most_units <= MAX_UNITS
         assert report.grid == sampler.grid
 
 

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from checkins.randomizers.exact_sampling import (
     EXPONENTIAL_ERROR,
     FRACTION_BITS,
-    LEAST_SCALE,
     MASS_ERROR,
     MASS_RANGE_DEVIATIONS,
+    MIN_SCALE,
     RoundedNormal,
     exp_minus,
     exp_minus_rounded_up,
@@ -70,9 +70,9 @@ def test_nothing_decays_to_one() -> None:
 
 
 scales = st.one_of(
-    st.integers(LEAST_SCALE, 10**9).map(Fraction),
-    st.floats(LEAST_SCALE, 1e9).map(Fraction),
-    st.floats(LEAST_SCALE, 10.0).map(Fraction),
+    st.integers(MIN_SCALE, 10**9).map(Fraction),
+    st.floats(MIN_SCALE, 1e9).map(Fraction),
+    st.floats(MIN_SCALE, 10.0).map(Fraction),
 )
 
 

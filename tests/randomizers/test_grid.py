@@ -16,8 +16,8 @@ from checkins.errors import InvalidValue
 from checkins.randomizers import Gaussian, Laplace, PrivUnit, RandomizedResponse, grid
 from checkins.randomizers import grid as grid_module
 from checkins.randomizers.grid import (
-    MOST_CLIP_UNITS,
-    MOST_UNITS,
+    MAX_CLIP_UNITS,
+    MAX_UNITS,
     Grid,
     NoDeviceSampler,
     Units,
@@ -78,9 +78,9 @@ def test_a_grid_on_which_every_update_is_zero_is_refused() -> None:
 
 
 def test_a_clip_of_too_many_steps_is_refused() -> None:
-    Grid(1.0).clip(np.ones(2), float(MOST_CLIP_UNITS), order=2)
+    Grid(1.0).clip(np.ones(2), float(MAX_CLIP_UNITS), order=2)
     with pytest.raises(InvalidValue, match=r"grid = 1\.0: is too fine"):
-        Grid(1.0).clip(np.ones(2), float(MOST_CLIP_UNITS + 1), order=2)
+        Grid(1.0).clip(np.ones(2), float(MAX_CLIP_UNITS + 1), order=2)
 
 
 @given(st.floats(1e-3, 1e3), st.floats(1e-3, 1e3), st.floats(1e-9, 1e3))
@@ -113,7 +113,7 @@ def test_a_grid_too_fine_for_32_bits_is_refused_and_the_remedy_works(
     least = float(str(refusal.value).rsplit(" ", 1)[1])
     steps = least if least > 1e-8 else 2e-7
     noise = Grid(steps).noise(randomizer)
-    assert 1 / steps + noise.largest_size <= MOST_UNITS
+    assert 1 / steps + noise.largest_size <= MAX_UNITS
 
 
 @pytest.mark.parametrize("name", ["rounded_gaussian", "rounded_laplace"])
@@ -133,7 +133,7 @@ def test_the_finest_grid_that_is_taken_leaves_room_for_every_report(
             else:
                 coarse = step
     noise = Grid(coarse).noise(randomizer)
-    assert 0.99 * MOST_UNITS < int(Grid(coarse).clip_units(1.0)) + noise.largest_size <= MOST_UNITS
+    assert 0.99 * MAX_UNITS < int(Grid(coarse).clip_units(1.0)) + noise.largest_size <= MAX_UNITS
 
 
 # Total variation

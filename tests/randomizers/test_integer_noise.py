@@ -16,7 +16,7 @@ from checkins.randomizers.exact_sampling import COLUMNS, TOTAL_WEIGHT
 from checkins.randomizers.integer_noise import (
     GAUSSIAN_CUT_DEVIATIONS,
     LAPLACE_CUT_SCALES,
-    MOST_CELLS,
+    MAX_CELLS,
     DigitwiseSizes,
     RoundedResponse,
     Staircase,
@@ -113,7 +113,7 @@ def test_each_digit_of_laplace_noise_is_geometric(scale: Fraction) -> None:
     assert noise.variation < Fraction(1, 2**125)
 
 
-@given(reach=st.integers(1, 2**31), most=st.sampled_from([MOST_CELLS, COLUMNS - 1]))
+@given(reach=st.integers(1, 2**31), most=st.sampled_from([MAX_CELLS, COLUMNS - 1]))
 def test_cells_are_as_few_as_allowed_and_reach_hardly_further(reach: int, most: int) -> None:
     offset_bits, cells = divide_into_cells(reach, max_cells=most)
     assert 1 <= cells <= most

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from checkins.accounting import GaussianNoise, LocalRandomizer, NoiseAt
 from checkins.errors import InvalidValue
 from checkins.randomizers import Gaussian, Laplace, RandomizedResponse
-from checkins.randomizers.randomizer import LEAST_DELTA, RELATIVE_ROUND_OFF
+from checkins.randomizers.randomizer import MIN_DELTA, RELATIVE_ROUND_OFF
 from tests.randomizers import strategies
 
 shares = st.floats(0.0, 1.0)
@@ -38,7 +38,7 @@ def test_the_profile_is_that_of_high_precision_rounded_up(
     true, found = precise_delta(noise.noise_multiplier, epsilon), noise.delta(epsilon=epsilon)
     assert found >= true * (1 - mpmath.mpf(2) ** -52) or found == 1.0
     slack = RELATIVE_ROUND_OFF + (abs(deviations) + 1.0) * s * 2.0**-50
-    assert found <= max(true * (1 + 1.1 * slack), LEAST_DELTA)
+    assert found <= max(true * (1 + 1.1 * slack), MIN_DELTA)
 
 
 @pytest.mark.parametrize("noise_multiplier", [0.5, 1.0, 2.0, 8.0])
@@ -83,7 +83,7 @@ def test_the_profile_does_not_depend_on_the_clip(clip: float) -> None:
 @pytest.mark.parametrize("epsilon", [0.0, 1e-300, 1.0, 1e6, 1e300])
 def test_extreme_values_give_a_probability(noise_multiplier: float, epsilon: float) -> None:
     delta = Gaussian(clip=1.0, noise_multiplier=noise_multiplier).delta(epsilon=epsilon)
-    assert LEAST_DELTA <= delta <= 1.0
+    assert MIN_DELTA <= delta <= 1.0
 
 
 def test_the_accountant_prices_noise_at_the_client() -> None:

@@ -44,7 +44,7 @@ def test_a_clock_that_was_set_closes_nothing_and_spends_nothing(
     clocks.give(house.database)
     clocks.set(set_by)
     house.database.synchronise_clock()
-    clocks.passes(2 * spec.times.slot_s)  # slots are due by the steady clock too
+    clocks.passes(2 * spec.run_schedule.slot_s)  # slots are due by the steady clock too
     for _ in range(10):
         assert house.tick(spec).state.closed == 1
     assert house.lines(spec) == before
@@ -61,7 +61,7 @@ def test_once_the_clock_agrees_again_each_slot_that_passed_is_closed_once(
     clocks.give(house.database)
     clocks.set(set_by)
     house.database.synchronise_clock()
-    clocks.passes(2 * spec.times.slot_s)
+    clocks.passes(2 * spec.run_schedule.slot_s)
     house.tick(spec)
     clocks.set(-set_by)
     house.database.synchronise_clock()
@@ -89,7 +89,7 @@ def test_a_clock_that_jumps_holds_check_ins_slots_and_prices_and_says_so(tmp_pat
 
         clocks.set(HOUR)
         await until_it_holds(True)
-        clocks.passes(2 * it.live_run.spec.times.slot_s)
+        clocks.passes(2 * it.live_run.spec.run_schedule.slot_s)
         token = await it.enrol()
         answer = await it.ask("POST", "/slots/1/check-ins", token)
         assert problem(answer) == (503, "busy")

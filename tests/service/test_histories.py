@@ -239,7 +239,9 @@ class Both:
         if due is None:
             return
         slots, rest = divmod(steps - 1, 2)
-        moment = due + slots * self.spec.times.slot_s + rest * self.spec.times.choose_s
+        moment = (
+            due + slots * self.spec.run_schedule.slot_s + rest * self.spec.run_schedule.choose_s
+        )
         self.house.run_until(self.spec, moment)
         events, self.drawn[:] = list(self.drawn), []
         self._begin_if_due()
@@ -251,7 +253,7 @@ class Both:
     def _begin_if_due(self) -> None:
         server = self.pure.server
         following = server.closed + 1
-        begins = self.spec.times.begins(following)
+        begins = self.spec.run_schedule.begins(following)
         if server.phase is Phase.WAITING and self.house.clock.now >= begins:
             self.pure.clock(SlotBegan(following))
 

@@ -75,7 +75,7 @@ def test_a_slot_that_uses_everyone_closes_in_bounded_memory(
     monkeypatch.setattr(memory_limits, "BATCH_BYTES", MIB)
     spec = house.open(campaign(**EVERYONE))
     fill(house, spec, 200, lambda n: np.full(dimension, n, dtype="<i4"))
-    house.clock.now = spec.times.ends(1)
+    house.clock.now = spec.run_schedule.ends(1)
     snapshot = house.snapshot(spec)
     peak = peak_of(lambda: slot_transitions.advance(house.database, spec, snapshot))
     assert house.snapshot(spec).state.closed == 1
@@ -94,7 +94,7 @@ def test_dummies_are_drawn_in_bounded_memory(
     house = House(f"sqlite:///{tmp_path}/store.db", tmp_path)
     spec = house.open(campaign(capacity=80))  # 6.4 MB of dummies
     house.choose(spec, 1)
-    house.clock.now = spec.times.ends(1)
+    house.clock.now = spec.run_schedule.ends(1)
     snapshot = house.snapshot(spec)
     peak = peak_of(lambda: slot_transitions.advance(house.database, spec, snapshot))
     house.database.close()

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from checkins.errors import InvalidValue, ProtocolViolation
-from checkins.protocol.rules import MOST_ENROLLED
+from checkins.protocol.rules import MAX_ENROLLED
 from checkins.service import startup
 from checkins.service.authentication import hashed
 from checkins.service.runs import intake
@@ -60,7 +60,7 @@ def test_nobody_enrols_beyond_the_declared_population(house: House, given) -> No
 
 def test_without_a_declared_population_only_the_width_of_sums_is_a_limit(house: House) -> None:
     spec = house.open(campaign())
-    assert spec.most_enrolled == MOST_ENROLLED
+    assert spec.most_enrolled == MAX_ENROLLED
     assert all(enrolled(house, spec, strangers(50)))
 
 

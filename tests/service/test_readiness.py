@@ -107,7 +107,7 @@ def test_slots_that_are_not_closed_on_time_are_not_ready(tmp_path: Path, monkeyp
     async def scenario(it: Living) -> None:
         await it.open(slots=4)
         monkeypatch.setattr(slot_transitions, "advance", hanging)
-        it.clock.now = it.live_run.spec.times.begins(1) + readiness.LATE_AFTER_S
+        it.clock.now = it.live_run.spec.run_schedule.begins(1) + readiness.LATE_AFTER_S
         await ready(it)
         it.clock.now += 0.1
         try:

@@ -296,7 +296,7 @@ def test_a_start_that_is_given_goes_on_with_the_open_run_of_the_same_file(
     house.finish(spec)
     again = startup._open_campaign(house.database, chosen, what, moved)
     assert again.id != spec.id
-    assert again.times.begins(1) == (START + timedelta(days=1)).timestamp()
+    assert again.run_schedule.begins(1) == (START + timedelta(days=1)).timestamp()
 
 
 @pytest.mark.parametrize(

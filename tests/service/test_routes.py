@@ -164,14 +164,14 @@ def test_a_client_that_is_a_little_early_is_kept_waiting(here) -> None:
     async def scenario(it: Living) -> None:
         await it.open()
         spec = it.live_run.spec
-        it.clock.now = spec.times.begins(1) - 1.9
+        it.clock.now = spec.run_schedule.begins(1) - 1.9
         check_in = asyncio.create_task(it.check_in(1))
         while not it.live_run.check_ins._waiting and not check_in.done():
             await asyncio.sleep(0.01)
-            it.clock.now = spec.times.begins(1)
+            it.clock.now = spec.run_schedule.begins(1)
         assert await check_in
         # and again where the slot before is not closed yet
-        it.clock.now = spec.times.ends(1) - 1.0
+        it.clock.now = spec.run_schedule.ends(1) - 1.0
         check_in = asyncio.create_task(it.check_in(2))
         await asyncio.sleep(0.01)
         await it.begin(2)
@@ -186,7 +186,7 @@ def test_a_client_that_waits_for_its_slot_when_the_service_stops_may_come_again(
     async def scenario(it: Living) -> None:
         await it.open()
         token = await it.enrol()
-        it.clock.now = it.live_run.spec.times.begins(1) - 1.0
+        it.clock.now = it.live_run.spec.run_schedule.begins(1) - 1.0
         asked = asyncio.create_task(it.ask("POST", "/slots/1/check-ins", token))
         await asyncio.sleep(0.05)
         it.runner.release_waiters()
@@ -512,7 +512,7 @@ def test_invariant_7_a_head_is_shown_no_earlier_than_its_release(here) -> None:
         await it.open(slots=2)
         await it.choose(1)
         await it.turn(
-            it.live_run.spec.times.ends(1), lambda: it.live_run.snapshot.state.closed == 1
+            it.live_run.spec.run_schedule.ends(1), lambda: it.live_run.snapshot.state.closed == 1
         )
         assert it.live_run.public_snapshot.ledger.entries == 1
         assert problem(await it.ask("GET", "/ledger/heads/2")) == (404, "unknown-entry")
@@ -576,7 +576,7 @@ def test_invariant_7_a_release_is_shown_at_its_time_and_not_as_soon_as_it_is_dur
         for slot in (1, 2):
             await it.choose(slot)
             await it.turn(
-                it.live_run.spec.times.ends(slot),
+                it.live_run.spec.run_schedule.ends(slot),
                 lambda slot=slot: it.live_run.snapshot.state.closed == slot,
             )
             if slot == 2:
@@ -596,7 +596,7 @@ def test_invariant_7_progress_holds_no_release_that_is_not_shown_yet(here) -> No
         await it.open(slots=3)
         await it.choose(1)
         await it.turn(
-            it.live_run.spec.times.ends(1), lambda: it.live_run.snapshot.state.closed == 1
+            it.live_run.spec.run_schedule.ends(1), lambda: it.live_run.snapshot.state.closed == 1
         )
         assert it.live_run.public_snapshot.state.closed == 0
         assert (await it.ask("GET", "/progress")).json()["releases"] == []
@@ -680,7 +680,7 @@ def test_a_store_that_is_away_is_busy_and_the_clock_goes_on_when_it_is_back(here
         del faults["shared"]
         assert await it.check_in(1, token)
         faults["exclusive"] = away
-        it.clock.now = it.live_run.spec.times.ends(1)
+        it.clock.now = it.live_run.spec.run_schedule.ends(1)
         await asyncio.sleep(0.15)
         assert it.live_run.snapshot.state.closed == 0
         del faults["exclusive"]

@@ -60,11 +60,11 @@ def test_nothing_happens_before_its_time(house: House) -> None:
 def test_a_slot_begins_chooses_and_closes_in_this_order(house: House) -> None:
     spec = house.open(campaign())
     stages = [house.snapshot(spec).state]
-    house.clock.now = spec.times.begins(1)
+    house.clock.now = spec.run_schedule.begins(1)
     stages.append(house.tick(spec).state)
-    house.clock.now = spec.times.chooses(1)
+    house.clock.now = spec.run_schedule.chooses(1)
     stages.append(house.tick(spec).state)
-    house.clock.now = spec.times.ends(1)
+    house.clock.now = spec.run_schedule.ends(1)
     stages.append(house.tick(spec).state)
     assert [(state.phase, state.slot_phase, state.closed) for state in stages] == [
         (Phase.WAITING, None, 0),
@@ -95,7 +95,7 @@ def test_invariant_4_the_choice_is_durable_before_anyone_is_told(house: House) -
     assert (choice.slot, choice.waiting, len(choice.chosen)) == (1, frozenset(receipts), 2)
     house.restart()
     assert slot_transitions.read_choice(house.database, spec.id) == choice
-    house.run_until(spec, spec.times.ends(1) - 0.001)
+    house.run_until(spec, spec.run_schedule.ends(1) - 0.001)
     assert slot_transitions.read_choice(house.database, spec.id) == choice
 
 
@@ -244,7 +244,7 @@ def test_invariant_10_a_run_stops_before_the_release_that_its_budget_does_not_pa
 ) -> None:
     spec = house.open(campaign(slots=6, epsilon=0.5))
     assert 0 < spec.affordable < 6
-    snapshot = house.run_until(spec, spec.times.ends(6))
+    snapshot = house.run_until(spec, spec.run_schedule.ends(6))
     assert (snapshot.state.closed, snapshot.state.phase) == (spec.affordable, Phase.DONE)
     assert len(house.lines(spec)) == 1 + spec.affordable
     snapshot = house.finish(spec)
@@ -274,7 +274,7 @@ def test_a_late_restart_closes_every_missed_slot_with_dummies(house: House, draw
     spec = house.open(campaign(slots=5, capacity=2))
     house.play(spec, 1, 3)
     house.restart()
-    snapshot = house.run_until(spec, spec.times.begins(5) + 1.0)
+    snapshot = house.run_until(spec, spec.run_schedule.begins(5) + 1.0)
     assert (snapshot.state.closed, snapshot.state.slot_phase) == (4, SlotPhase.COLLECTING)
     assert [len(drawn[slot].dummies) for slot in (2, 3, 4)] == [2, 2, 2]
     house.check_in(spec, 5)
@@ -292,7 +292,7 @@ def test_a_late_restart_counts_what_was_durable_in_the_slot_in_progress(
     house.report(spec, 1, one, 500)
     house.report(spec, 1, two, 7)
     house.restart()
-    house.run_until(spec, spec.times.ends(3))
+    house.run_until(spec, spec.run_schedule.ends(3))
     assert [len(drawn[slot].dummies) for slot in (1, 2, 3)] == [1, 3, 3]
     assert (total_of(house.entries(spec)[1]) == 507 + drawn[1].dummies[0].values).all()
 
@@ -304,7 +304,7 @@ def test_a_restart_before_the_choice_chooses_among_those_who_wait(house: House) 
     house.restart()
     snapshot = house.tick(spec)
     assert snapshot.state.slot_phase is SlotPhase.COLLECTING
-    house.clock.now = spec.times.ends(4)
+    house.clock.now = spec.run_schedule.ends(4)
     assert house.tick(spec).state.slot_phase is SlotPhase.CHOOSING
     chosen = house.chosen(spec)
     assert len(chosen) == 2
@@ -321,7 +321,7 @@ def test_repeats_go_on_with_model_and_velocity(house: House) -> None:
     ended = house.finish(first)
     second = house.open(again)
     assert (second.number, second.id) == (2, first.id[:-1] + "2")
-    assert second.times.begins(1) == first.times.ends(2)
+    assert second.run_schedule.begins(1) == first.run_schedule.ends(2)
     begun = house.snapshot(second).learner
     assert begun.slots == 0
     assert (begun.model == ended.learner.model).all()

@@ -157,7 +157,7 @@ def test_invariant_4_one_choice_is_made_however_many_workers_try(house: House, c
         for _ in range(4):
             house.check_in(spec, slot)
         known = house.snapshot(spec)
-        house.clock.now = spec.times.chooses(slot)
+        house.clock.now = spec.run_schedule.chooses(slot)
         race(*(lambda d=d, k=known: slot_transitions.advance(d, spec, k) for d in crew))
         assert sum(bool(row.chosen) for row in house.rows(schema.check_ins)) == 2
 
@@ -167,7 +167,7 @@ def test_invariant_5_one_worker_closes_a_slot_however_many_try(house: House, cre
     for slot in range(1, ROUNDS + 1):
         house.choose(spec, slot)
         known = house.snapshot(spec)
-        house.clock.now = spec.times.ends(slot)
+        house.clock.now = spec.run_schedule.ends(slot)
         found = race(*(lambda d=d, k=known: slot_transitions.advance(d, spec, k) for d in crew))
         assert {snapshot.state.closed for snapshot in found} == {slot}
         assert len({snapshot.ledger.head for snapshot in found}) == 1
@@ -185,7 +185,7 @@ def test_invariant_6_a_report_is_in_the_sum_exactly_if_it_was_taken(house: House
         receipt = house.check_in(spec, slot)
         house.choose(spec, slot)
         known = house.snapshot(spec)
-        house.clock.now = spec.times.ends(slot)
+        house.clock.now = spec.run_schedule.ends(slot)
         message = [Submission(slot, receipt, units_of(spec, 7))]
         taken, _ = race(
             lambda m=message: intake.take_reports(crew[0], spec, m)[0],
@@ -204,7 +204,7 @@ def test_a_check_in_is_before_the_choice_or_refused(house: House, crew) -> None:
     for slot in range(1, ROUNDS + 1):
         house.begin(spec, slot)
         send, known = [CheckIn(slot, house.enrol(spec))], house.snapshot(spec)
-        house.clock.now = spec.times.chooses(slot)
+        house.clock.now = spec.run_schedule.chooses(slot)
         (answer,), _ = race(
             lambda m=send: intake.take_check_ins(crew[0], spec, m),
             lambda known=known: slot_transitions.advance(crew[1], spec, known),
@@ -271,7 +271,7 @@ def test_a_reader_never_sees_half_a_release(house: House, crew) -> None:
 
     def write() -> None:
         try:
-            house.run_until(spec, spec.times.ends(ROUNDS))
+            house.run_until(spec, spec.run_schedule.ends(ROUNDS))
         finally:
             done.set()
 

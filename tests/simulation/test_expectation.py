@@ -14,7 +14,13 @@ from scipy.stats import norm
 from checkins.accounting.paper.occupancy import dummies_fixed, dummies_sliding
 from checkins.simulation import expectation
 from checkins.simulation.expectation import MAX_BARS, expected_dummies, expected_reports, occupancy
-from checkins.simulation.population import Always, Arrivals, Diurnal, Sampling, SimulatedPopulation
+from checkins.simulation.population import (
+    AlwaysAvailable,
+    Arrivals,
+    Diurnal,
+    Sampling,
+    SimulatedPopulation,
+)
 from tests.simulation.campaigns import pure_design as design
 
 RUNS = 1000
@@ -95,7 +101,7 @@ def test_means_and_shares_are_those_of_many_runs(name: str) -> None:
     slots=st.integers(1, 300),
     window=st.sampled_from([None, 1, 20]),
     participation=st.sampled_from([0.0, 0.1, 1.0]),
-    available=st.sampled_from([Always(), Diurnal(5, 0.0), Arrivals(3), Arrivals(1000)]),
+    available=st.sampled_from([AlwaysAvailable(), Diurnal(5, 0.0), Arrivals(3), Arrivals(1000)]),
     dropout=st.sampled_from([0.0, 0.5, 1.0]),
     capacity=st.sampled_from([None, 1, 50]),
 )

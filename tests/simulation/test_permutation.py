@@ -13,7 +13,7 @@ from scipy.stats import chi2
 from checkins.errors import InvalidValue
 from checkins.simulation.engine.loop import compile_slot_clients
 from checkins.simulation.population import (
-    MOST_CLIENTS,
+    MAX_CLIENTS,
     Permutation,
     digit_sizes,
     feistel,
@@ -29,8 +29,8 @@ def test_a_permutation_names_every_client_once(size: int, seed: int) -> None:
     assert np.array_equal(np.sort(order), np.arange(size))
 
 
-@given(size=st.integers(1, MOST_CLIENTS), seed=seeds, data=st.data())
-@example(size=MOST_CLIENTS, seed=1, data=None)
+@given(size=st.integers(1, MAX_CLIENTS), seed=seeds, data=st.data())
+@example(size=MAX_CLIENTS, seed=1, data=None)
 def test_a_permutation_does_not_depend_on_the_requested_part(
     size: int, seed: int, data: st.DataObject | None
 ) -> None:
@@ -44,7 +44,7 @@ def test_a_permutation_does_not_depend_on_the_requested_part(
     assert len(set(whole.tolist())) == len(set(places))
 
 
-@given(size=st.integers(1, MOST_CLIENTS), seed=seeds)
+@given(size=st.integers(1, MAX_CLIENTS), seed=seeds)
 def test_a_pass_of_the_permutation_is_invertible(size: int, seed: int) -> None:
     """Digits hold every position in 32 bits, and distinct positions stay distinct."""
     high, low = digit_sizes(size)
@@ -56,7 +56,7 @@ def test_a_pass_of_the_permutation_is_invertible(size: int, seed: int) -> None:
     assert passed.max() <= top
 
 
-@pytest.mark.parametrize("size", [1, 2, 7, 63, 64, 65, 1000, 2**31 + 3, MOST_CLIENTS])
+@pytest.mark.parametrize("size", [1, 2, 7, 63, 64, 65, 1000, 2**31 + 3, MAX_CLIENTS])
 def test_numpy_and_jax_compute_the_same_permutation(size: int) -> None:
     width, rows = 5, min(size, 2**31 - 1)
     reports = np.minimum([5, 3, 0, 1], size)
@@ -128,7 +128,7 @@ def test_neighbours_in_the_order_are_any_two_equally_often(size: int) -> None:
     assert is_even(seen[~np.eye(size, dtype=bool)])
 
 
-@pytest.mark.parametrize("size", [0, -1, MOST_CLIENTS + 1, 2.5, float("nan")])
+@pytest.mark.parametrize("size", [0, -1, MAX_CLIENTS + 1, 2.5, float("nan")])
 def test_an_invalid_size_is_refused(size: float) -> None:
     with pytest.raises(InvalidValue, match="size"):
         Permutation(size, seed=1)  # type: ignore[arg-type]

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from checkins.campaign import Optimizer, Task
-from checkins.simulation.baselines import BATCH, EPOCHS, FEWEST_STEPS_PER_EPOCH, train_pooled
+from checkins.simulation.baselines import BATCH, EPOCHS, MIN_STEPS_PER_EPOCH, train_pooled
 from checkins.simulation.workers import load_task
 from tests.simulation import tiny
 
@@ -22,7 +22,7 @@ def test_on_the_patients_it_reaches_the_auc_of_logistic_regression() -> None:
     assert abs(found.metrics["auc"] - BEST_KNOWN_AUC) <= 0.01
     assert found.complete
     assert (
-        found.client_updates == EPOCHS * FEWEST_STEPS_PER_EPOCH * BATCH
+        found.client_updates == EPOCHS * MIN_STEPS_PER_EPOCH * BATCH
     )  # more than one pass of the few
     assert (found.check_ins, found.dummies, found.contributors) == (0, 0, ())
 

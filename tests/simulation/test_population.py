@@ -16,7 +16,7 @@ from scipy.stats import binom, chi2, norm
 from checkins.errors import InvalidValue
 from checkins.simulation.engine.loop import compile_slot_clients
 from checkins.simulation.population import (
-    Always,
+    AlwaysAvailable,
     Arrivals,
     Diurnal,
     Sampling,
@@ -267,7 +267,8 @@ def test_a_hundred_million_clients_take_no_more_memory_than_their_slots() -> Non
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("window", "available"), [(100, Always()), (5000, Arrivals(1)), (5000, Always())]
+    ("window", "available"),
+    [(100, AlwaysAvailable()), (5000, Arrivals(1)), (5000, AlwaysAvailable())],
 )
 def test_a_hundred_million_clients_with_a_sliding_window_take_no_more_memory(
     window: int, available: Any
@@ -294,7 +295,7 @@ def test_arrivals_differ_by_one_at_most_between_slots(clients: int, slots: int) 
 
 
 def test_availability_is_read_or_refused() -> None:
-    for said in (Always(), Diurnal(24, 0.5), Arrivals(7)):
+    for said in (AlwaysAvailable(), Diurnal(24, 0.5), Arrivals(7)):
         assert parse_availability(str(said)) == said
     for text in ("", "sometimes", "diurnal", "diurnal:0:0.5", "diurnal:24:2", "diurnal:x:1"):
         with pytest.raises(InvalidValue):

@@ -22,7 +22,7 @@ from checkins.simulation.engine.outcome import Outcome
 from checkins.simulation.engine.training import Scenario
 from checkins.simulation.population import Diurnal
 from checkins.simulation.report import html as report_html
-from checkins.simulation.report import report_page, words, write_report
+from checkins.simulation.report import report_page, sentences, write_report
 from checkins.simulation.report.axes import without_overlap
 from checkins.simulation.report.plots import curve_band
 from checkins.simulation.result import SimulationResult, SweepResult
@@ -440,7 +440,7 @@ def read(shown: str) -> float:
 
 @given(st.floats(1e-300, 1e300))
 def test_bounds_are_rounded_to_the_side_that_claims_less(value: float) -> None:
-    upper, lower = words.rounded_up(value), words.rounded_down(value)
+    upper, lower = sentences.rounded_up(value), sentences.rounded_down(value)
     assert read(lower) <= value <= read(upper)
     assert read(upper) <= value * 1.0011
 

@@ -7,7 +7,7 @@ import pytest
 from checkins.campaign import parse_campaign
 from checkins.errors import InvalidValue
 from checkins.simulation.sweep import (
-    MOST_SETTINGS,
+    MAX_SETTINGS,
     Axis,
     setting_combinations,
     setting_label,
@@ -53,7 +53,7 @@ def test_settings_are_all_combinations_in_order() -> None:
     assert [setting_label(one) for one in found] == ["a=1, b=x", "a=1, b=y", "a=2, b=x", "a=2, b=y"]
     assert list(setting_combinations([])) == [{}]
     with pytest.raises(InvalidValue, match="more than 1,000 campaigns"):
-        list(setting_combinations([Axis("a", tuple(range(MOST_SETTINGS + 1)))]))
+        list(setting_combinations([Axis("a", tuple(range(MAX_SETTINGS + 1)))]))
 
 
 @pytest.mark.parametrize(

@@ -207,7 +207,7 @@ def main() -> None:
     def make(client: int, death: str | None) -> Device:
         return Device(given.url, given.campaign, client, given.journal, given.state, death)
 
-    view = fetch_campaign(given.url, given.campaign, patience_s=60.0)
+    view = fetch_campaign(given.url, given.campaign, retry_timeout_s=60.0)
     view.sampler().dummy()  # what is slow to make is there before anyone is forked
     forker = DeviceForker(make, given.clients)
     forker.run_all()

@@ -97,8 +97,8 @@ class Recognisable:
         return {"weights": update_of(self._client)}
 
 
-async def _run(crowd: Crowd, *, patience_s: float) -> dict[str, Any]:
-    view = fetch_campaign(crowd.url, crowd.campaign, patience_s=patience_s)
+async def _run(crowd: Crowd, *, retry_timeout_s: float) -> dict[str, Any]:
+    view = fetch_campaign(crowd.url, crowd.campaign, retry_timeout_s=retry_timeout_s)
     tally = Tally()
     with crowd.journal.open("a", encoding="utf-8") as file:
 
@@ -117,7 +117,7 @@ async def _run(crowd: Crowd, *, patience_s: float) -> dict[str, Any]:
             trainer=lambda client: Recognisable(crowd.first + client, write),
             state=crowd.state,
             journal=note,
-            patience_s=patience_s,
+            retry_timeout_s=retry_timeout_s,
         )
         await swarm.run(tally)
     return {
@@ -292,7 +292,7 @@ def main() -> None:
     given = parser.parse_args()
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     crowd = Crowd(given.url, given.campaign, given.clients, given.journal, given.first, given.state)
-    print(json.dumps(asyncio.run(_run(crowd, patience_s=given.patience))))
+    print(json.dumps(asyncio.run(_run(crowd, retry_timeout_s=given.patience))))
 
 
 if __name__ == "__main__":

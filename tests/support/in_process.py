@@ -105,7 +105,7 @@ class Living:
             state = self.live_run.snapshot.state
             return (state.slot, state.phase.name) == (slot, "OPEN")
 
-        await self.turn(self.live_run.spec.times.begins(slot), begun)
+        await self.turn(self.live_run.spec.run_schedule.begins(slot), begun)
 
     async def choose(self, slot: int) -> None:
         def chosen() -> bool:
@@ -114,18 +114,18 @@ class Living:
                 self.live_run.choice_is_unread or state.slot_phase.name == "COLLECTING"
             )
 
-        await self.turn(self.live_run.spec.times.chooses(slot), chosen)
+        await self.turn(self.live_run.spec.run_schedule.chooses(slot), chosen)
 
     async def show(self, slot: int) -> None:
         """Set the clock past the end of a slot, and wait until its release is public."""
         await self.turn(
-            self.live_run.spec.times.ends(slot) + 1.0,
+            self.live_run.spec.run_schedule.ends(slot) + 1.0,
             lambda: self.live_run.public_snapshot.state.closed >= slot,
         )
 
     async def finish(self) -> None:
         spec = self.live_run.spec
-        over = spec.times.ends(spec.rules.slots) + 1.0
+        over = spec.run_schedule.ends(spec.rules.slots) + 1.0
         await self.turn(over, lambda: self.live_run.public_snapshot.state.ending is not None)
 
 

@@ -16,7 +16,7 @@ from collections.abc import Callable, Coroutine, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-MOST_HEAD_BYTES = 2**16
+MAX_HEAD_BYTES = 2**16
 CHUNK = 2**16
 NAMES = (
     *("campaigns", "progress", "enrolments", "check-ins", "model", "report", "latest", "ledger"),
@@ -149,7 +149,7 @@ class Proxy:
 
         async def serve() -> None:
             server = await asyncio.start_server(
-                self._connected, "127.0.0.1", self.port, limit=MOST_HEAD_BYTES
+                self._connected, "127.0.0.1", self.port, limit=MAX_HEAD_BYTES
             )
             self.port = server.sockets[0].getsockname()[1]
             ready.set()

@@ -60,12 +60,12 @@ def request(
     return "\r\n".join([*lines, "", ""]).encode("latin-1") + (body or b"")
 
 
-def exchange(address: Address, *pieces: bytes, patience_s: float = PATIENCE_S) -> list[Answer]:
+def exchange(address: Address, *pieces: bytes, retry_timeout_s: float = PATIENCE_S) -> list[Answer]:
     """Send the pieces, read until the service closes the connection; all whole answers.
 
     A service may answer and close before it has read everything: what it sent still counts.
     """
-    with socket.create_connection(address, timeout=patience_s) as connection:
+    with socket.create_connection(address, timeout=retry_timeout_s) as connection:
         try:
             for piece in pieces:
                 connection.sendall(piece)

@@ -75,19 +75,19 @@ class House:
 
     def begin(self, spec: RunSpec, slot: int) -> RunSnapshot:
         """Into a slot: check-ins are taken."""
-        return self.run_until(spec, spec.times.begins(slot))
+        return self.run_until(spec, spec.run_schedule.begins(slot))
 
     def choose(self, spec: RunSpec, slot: int) -> RunSnapshot:
         """Past the choice of a slot."""
-        return self.run_until(spec, spec.times.chooses(slot))
+        return self.run_until(spec, spec.run_schedule.chooses(slot))
 
     def close(self, spec: RunSpec, slot: int) -> RunSnapshot:
         """Past the end of a slot."""
-        return self.run_until(spec, spec.times.ends(slot))
+        return self.run_until(spec, spec.run_schedule.ends(slot))
 
     def finish(self, spec: RunSpec) -> RunSnapshot:
         """To the end of the run, its certificate included."""
-        snapshot = self.run_until(spec, spec.times.ends(spec.rules.slots))
+        snapshot = self.run_until(spec, spec.run_schedule.ends(spec.rules.slots))
         return slot_transitions.finish(self.database, spec, snapshot)
 
     def enrol(self, spec: RunSpec, name: str | None = None) -> str:

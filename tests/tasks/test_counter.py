@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from checkins.errors import InvalidValue
-from checkins.tasks.data.synthetic import MOST_CLIENTS, uniforms
+from checkins.tasks.data.synthetic import MAX_CLIENTS, uniforms
 
-indices = st.lists(st.integers(0, MOST_CLIENTS - 1), min_size=1, max_size=20)
+indices = st.lists(st.integers(0, MAX_CLIENTS - 1), min_size=1, max_size=20)
 
 
 @given(seed=st.integers(-(2**70), 2**70), clients=indices, draws=st.integers(1, 5))
@@ -57,7 +57,7 @@ def test_draws_are_uniform_and_uncorrelated(client_step: int) -> None:
 
 @pytest.mark.parametrize(
     ("clients", "draws"),
-    [([-1], 1), ([MOST_CLIENTS], 1), ([0.5], 1), ([[1]], 1), ([1], 0), ([1], 2**16 + 1)],
+    [([-1], 1), ([MAX_CLIENTS], 1), ([0.5], 1), ([[1]], 1), ([1], 0), ([1], 2**16 + 1)],
 )
 def test_a_number_that_no_client_or_draw_has_is_refused(clients: list[int], draws: int) -> None:
     with pytest.raises(InvalidValue):

@@ -327,7 +327,7 @@ def check(
     for design in designs:
         validate.one_of(Design, design=design)
     validate.open_unit(delta=delta)
-    validate.count(most=validate.MOST_CAMPAIGNS, campaigns=campaigns)
+    validate.count(most=validate.MAX_CAMPAIGNS, campaigns=campaigns)
     if not isinstance(adjacency, Adjacency):
         raise InvalidValue("adjacency", adjacency, "must be a member of Adjacency")
     if not designs:

@@ -27,7 +27,7 @@ from checkins.accounting.design import (
 from checkins.accounting.exact import campaign_divergence
 from checkins.accounting.solve import crossing, first_true
 from checkins.errors import InvalidValue, NotCovered
-from checkins.validate import MOST_SLOTS
+from checkins.validate import MAX_SLOTS
 
 _COARSE_CELLS, _FINE_CELLS = 200, 512
 """Numbers of grid cells for the first and the last search. A certificate uses more cells."""
@@ -222,11 +222,11 @@ def _search_range(design: Design, parameter: Parameter) -> _SearchRange:
             )
         case Parameter.SLOTS, _ if design.protocol is Protocol.FIXED:
             return _SearchRange(
-                "slots", lambda x: replace(design, slots=int(x)), MOST_SLOTS, 1, is_integer=True
+                "slots", lambda x: replace(design, slots=int(x)), MAX_SLOTS, 1, is_integer=True
             )
         case Parameter.CAPACITY, GaussianNoise(at=NoiseAt.CLIENT) if design.capacity is not None:
             noise = randomizer.noise_multiplier
-            most_capacity = min(int((MOST_SLOT_NOISE / noise) ** 2 * (1 - 1e-12)), MOST_SLOTS)
+            most_capacity = min(int((MOST_SLOT_NOISE / noise) ** 2 * (1 - 1e-12)), MAX_SLOTS)
             least_capacity = max(1, math.ceil((LEAST_SLOT_NOISE / noise) ** 2))
             return _SearchRange(
                 "capacity",
@@ -239,7 +239,7 @@ def _search_range(design: Design, parameter: Parameter) -> _SearchRange:
             return _SearchRange(
                 "capacity",
                 lambda x: replace(design, capacity=int(x)),
-                MOST_SLOTS,
+                MAX_SLOTS,
                 1,
                 is_integer=True,
             )

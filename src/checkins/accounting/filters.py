@@ -77,7 +77,7 @@ class Block:
     def __post_init__(self) -> None:
         for design in self.designs:
             validate.one_of(Design, design=design)
-        validate.count(most=validate.MOST_CAMPAIGNS, repeats=self.repeats)
+        validate.count(most=validate.MAX_CAMPAIGNS, repeats=self.repeats)
         if not self.designs:
             raise InvalidValue("design", self.designs, "must name at least one campaign")
 

@@ -325,11 +325,11 @@ class _AttackRunner:
 
         Return None, and add a note, if the campaign cannot be run or no time is left.
         """
-        from checkins.audit.machine_audit import DEFAULT_RUNS, made_small, run_trials
+        from checkins.audit.machine_audit import DEFAULT_RUNS, run_trials, shrunk_campaign
 
         delta = max(self.deltas[0], MIN_MACHINES_DELTA)
         try:
-            small = made_small(self.campaign, delta=delta)
+            small = shrunk_campaign(self.campaign, delta=delta)
         except InvalidValue as error:
             if self.settings.engine is Engine.MACHINES:
                 raise

@@ -269,7 +269,7 @@ class _Coordinator:
                 seal=view["seal"],
                 clients=participating.size,
                 trainer=lambda client: _CanaryTrainer(int(participating[client])),
-                patience_s=TIMEOUT_S,
+                retry_timeout_s=TIMEOUT_S,
             )
             await swarm.run(tally)
         await self._wait_for_end(view["id"])

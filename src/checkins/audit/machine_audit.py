@@ -4,8 +4,8 @@ An audit runs a campaign many times with one client, the canary, and many times 
 compiled engine (``runner``) simulates enough runs to measure an epsilon close to the certified one.
 The engine in this module is slower, and finds bugs in the implementation. Every run uses the state
 machines of ``checkins.protocol``, the device sampler and the coordinator's source of randomness,
-and injects faults such as crashes and repeated messages. ``made_small`` returns a smaller campaign
-with the same protocol, which runs in about a millisecond and has its own certificate.
+and injects faults such as crashes and repeated messages. ``shrunk_campaign`` returns a smaller
+campaign with the same protocol, which runs in about a millisecond and has its own certificate.
 
 The best attack is chosen on the first runs. Its bound is measured on the other runs.
 """
@@ -50,7 +50,7 @@ UNLIMITED_EPSILON = 1e6
 """Epsilon of a budget that is never exhausted."""
 
 
-def made_small(campaign: Campaign, *, delta: float = DEFAULT_DELTA) -> Campaign:
+def shrunk_campaign(campaign: Campaign, *, delta: float = DEFAULT_DELTA) -> Campaign:
     """Return a campaign with the same protocol and participation, but fewer slots.
 
     The noise of a slot's sum stays the same, so each report has more noise if a slot has fewer

@@ -195,7 +195,7 @@ def check_schema(source: TomlSource, section: str = "", key: str = "schema") -> 
 def read_population(source: TomlSource, section: str, key: str) -> Population:
     value = source.require(section, key)
     bounds = value if isinstance(value, list) else [value, value]
-    largest = validate.MOST_SLOTS
+    largest = validate.MAX_SLOTS
     in_range = all(type(bound) is int and 1 <= bound <= largest for bound in bounds)
     if len(bounds) != 2 or not in_range:
         source.refuse(section, key, f"must be an integer or [LO, HI], from 1 to {largest:,}")

@@ -16,7 +16,7 @@ from checkins.accounting import Adjacency, NoiseAt, Protocol
 from checkins.campaign import field_types
 from checkins.campaign.field_types import Key, Sealed, Section
 from checkins.campaign.randomizer_config import RandomizerKind
-from checkins.campaign.task import MOST_CLASSES, MOST_LOCAL_STEPS, SGD, StepSizes
+from checkins.campaign.task import MAX_CLASSES, MAX_LOCAL_STEPS, SGD, StepSizes
 from checkins.campaign.toml import TomlSource
 
 _number, _integer, _text = TomlSource.number, TomlSource.integer, TomlSource.text
@@ -115,7 +115,7 @@ PROTOCOL = _section(
     ),
     Key(
         "repeats",
-        partial(TomlSource.integer, most=validate.MOST_CAMPAIGNS),
+        partial(TomlSource.integer, most=validate.MAX_CAMPAIGNS),
         "1 to 10⁶; by default 1",
         attribute_path="repeats",
         default=1,
@@ -189,7 +189,7 @@ TASK = _section(
     ).means("the model", comment='logistic, softmax, mlp, cnn, or "module:function"'),
     Key(
         "local_steps",
-        partial(TomlSource.integer, most=MOST_LOCAL_STEPS),
+        partial(TomlSource.integer, most=MAX_LOCAL_STEPS),
         "1 to 10⁶; by default 1",
         default=1,
     ).means(
@@ -273,9 +273,7 @@ DATA = _section(
     Key("features", TomlSource.texts, "list of texts").means(
         "the columns from which the label is predicted"
     ),
-    _optional(
-        "classes", partial(TomlSource.integer, most=MOST_CLASSES), "2 to 10⁶, optional"
-    ).means(
+    _optional("classes", partial(TomlSource.integer, most=MAX_CLASSES), "2 to 10⁶, optional").means(
         "the number of labels, which are 0 to `classes` − 1. Without it, the labels in the data"
         " must be exactly 0, 1, ... up to a largest label, which is assumed to be public",
         comment="number of labels",

@@ -30,7 +30,7 @@ from checkins.campaign.task import Task
 from checkins.errors import InvalidValue
 from checkins.randomizers import Randomizer
 
-MOST_REPORTS_IN_SUM = 2**32 - 1
+MAX_REPORTS_IN_SUM = 2**32 - 1
 """Largest number of 32-bit reports whose sum always fits 64 bits."""
 
 
@@ -169,7 +169,7 @@ class Campaign:
         if capacity is None or self.randomizer.grid is None:
             return
         minibatch = 1 if self.task is None else self.task.optimizer.minibatch
-        largest = MOST_REPORTS_IN_SUM // minibatch
+        largest = MAX_REPORTS_IN_SUM // minibatch
         if capacity > largest:
             condition = "" if minibatch == 1 else f" with minibatch = {minibatch:,}"
             expected = (

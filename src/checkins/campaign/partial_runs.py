@@ -25,7 +25,7 @@ from checkins.campaign.model import Budget, Campaign
 from checkins.errors import InvalidValue, TooManyRuns
 from checkins.randomizers import grid
 
-MOST_COMPOSED_RUNS = 1000
+MAX_COMPOSED_RUNS = 1000
 """Largest number of runs in the list that the accountant composes.
 
 If the numbers of runs have a common divisor d, the list is d times shorter and repeated d times.
@@ -48,7 +48,7 @@ class PartialRun:
     stopped: bool = False
 
     def __post_init__(self) -> None:
-        validate.count(most=validate.MOST_CAMPAIGNS, times=self.times)
+        validate.count(most=validate.MAX_CAMPAIGNS, times=self.times)
         if self.slots != 0:
             validate.count(most=self.campaign.design.slots, slots=self.slots)
         if self.contributors is not None:
@@ -92,11 +92,11 @@ class PartialRun:
         elif campaign.noise_at is not NoiseAt.SERVER:
             reports_per_sum = design.capacity or 1
         variation_of_one_sum = grid.variation(
-            campaign.mechanism(grid.MOST_DIMENSION),
+            campaign.mechanism(grid.MAX_DIMENSION),
             grid.Grid(step),
             reports=reports_per_sum,
             capacity=reports_per_sum,
-            dimension=grid.MOST_DIMENSION,
+            dimension=grid.MAX_DIMENSION,
         )
         return min(1.0, grid.float_rounded_up(Fraction(variation_of_one_sum) * sums * self.times))
 
@@ -129,15 +129,15 @@ class ComposedRuns:
                 run_counts[run.design] = run_counts.get(run.design, 0) + run.times
         repeats = math.gcd(*run_counts.values()) or 1
         list_length = sum(run_counts.values()) // repeats
-        if repeats > validate.MOST_CAMPAIGNS:
-            expected = f"must be an integer from 1 to {validate.MOST_CAMPAIGNS:,}"
+        if repeats > validate.MAX_CAMPAIGNS:
+            expected = f"must be an integer from 1 to {validate.MAX_CAMPAIGNS:,}"
             raise TooManyRuns("campaigns", repeats, expected)
-        if list_length > MOST_COMPOSED_RUNS:
+        if list_length > MAX_COMPOSED_RUNS:
             raise TooManyRuns(
                 "campaigns",
                 max(run_counts.values()),
                 f"makes a list of {list_length:,} campaigns together with the other numbers of"
-                f" repeats, but at most {MOST_COMPOSED_RUNS:,} can be composed. The list is shorter"
+                f" repeats, but at most {MAX_COMPOSED_RUNS:,} can be composed. The list is shorter"
                 " if the numbers of repeats have a common divisor",
             )
         designs = tuple(

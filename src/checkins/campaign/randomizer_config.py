@@ -22,7 +22,7 @@ from checkins.accounting import (
 from checkins.errors import InvalidValue
 from checkins.randomizers import Gaussian, Laplace, PrivUnit, RandomizedResponse, Randomizer
 from checkins.randomizers.grid import Grid
-from checkins.randomizers.randomizer import MOST_CATEGORIES
+from checkins.randomizers.randomizer import MAX_CATEGORIES
 
 Noise = LocalRandomizer | GaussianNoise
 """The amount of noise of a randomizer, in the accountant's classes."""
@@ -61,7 +61,7 @@ class RandomizerConfig:
             self.kind, {"categories": self.categories, "clip": self.clip, "grid": self.grid}
         )
         if self.categories is not None:
-            validate.count(most=MOST_CATEGORIES, categories=self.categories)
+            validate.count(most=MAX_CATEGORIES, categories=self.categories)
             if self.categories < 2:
                 raise InvalidValue("categories", self.categories, "must be at least 2")
         if self.grid is not None and self.clip is None:

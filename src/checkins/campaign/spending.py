@@ -32,7 +32,7 @@ from checkins.accounting.accountant import smallest_epsilon
 from checkins.accounting.filters import Block, Filter, certify_adaptive, filtered_epsilon
 from checkins.campaign.model import Campaign
 from checkins.campaign.partial_runs import (
-    MOST_COMPOSED_RUNS,
+    MAX_COMPOSED_RUNS,
     ComposedRuns,
     PartialRun,
     shared_budget,
@@ -238,7 +238,7 @@ class Spending:
             (PartialRun(self.campaign, slots_per_run, times=run - 1),) if run > 1 else ()
         )
         last = PartialRun(self.campaign, slots, contributors)
-        if len(self.earlier) + run > MOST_COMPOSED_RUNS and slots > 0 and contributors is None:
+        if len(self.earlier) + run > MAX_COMPOSED_RUNS and slots > 0 and contributors is None:
             # All slots of the last run count: looser but valid, and the list of runs is shorter.
             last = PartialRun(self.campaign, slots_per_run)
         return (*self.earlier, *complete_runs, last)

@@ -16,12 +16,12 @@ from enum import StrEnum
 from checkins import validate
 from checkins.errors import InvalidValue
 
-MOST_LOCAL_STEPS = 10**6
-MOST_FEATURES = 10**4
-MOST_CLASSES = 10**6
+MAX_LOCAL_STEPS = 10**6
+MAX_FEATURES = 10**4
+MAX_CLASSES = 10**6
 SGD = "sgd"
 
-MOST_OPTIMIZER_ARGUMENTS = 100
+MAX_OPTIMIZER_ARGUMENTS = 100
 
 _FUNCTION_PATH = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*:[A-Za-z_]\w*", re.ASCII)
 _OPTAX_KIND = re.compile(r"optax:([A-Za-z_]\w*)", re.ASCII)
@@ -115,9 +115,9 @@ class Optimizer:
         names = [name for name, _ in sorted_pairs]
         if sorted_pairs and self.kind == SGD:
             raise InvalidValue("arguments", names, 'require kind = "optax:NAME"')
-        if len(sorted_pairs) > MOST_OPTIMIZER_ARGUMENTS or len(set(names)) < len(names):
+        if len(sorted_pairs) > MAX_OPTIMIZER_ARGUMENTS or len(set(names)) < len(names):
             raise InvalidValue(
-                "arguments", names, f"must be at most {MOST_OPTIMIZER_ARGUMENTS}, each named once"
+                "arguments", names, f"must be at most {MAX_OPTIMIZER_ARGUMENTS}, each named once"
             )
         object.__setattr__(self, "arguments", tuple(sorted_pairs))
 
@@ -209,9 +209,9 @@ class DataFile:
         columns = (self.client_column, self.label_column, *self.features)
         for feature in self.features:
             validate.text(features=feature)
-        if not 1 <= len(self.features) <= MOST_FEATURES:
+        if not 1 <= len(self.features) <= MAX_FEATURES:
             raise InvalidValue(
-                "features", len(self.features), f"must be 1 to {MOST_FEATURES:,} columns"
+                "features", len(self.features), f"must be 1 to {MAX_FEATURES:,} columns"
             )
         for column in columns:
             if columns.count(column) > 1:
@@ -220,7 +220,7 @@ class DataFile:
             raise InvalidValue("ranges", len(self.ranges), "must be one range for each feature")
         object.__setattr__(self, "ranges", tuple(_checked_range(pair) for pair in self.ranges))
         if self.classes is not None:
-            validate.count(most=MOST_CLASSES, classes=self.classes)
+            validate.count(most=MAX_CLASSES, classes=self.classes)
             if self.classes < 2:
                 raise InvalidValue("classes", self.classes, "must be at least 2")
         validate.probability(holdout=self.holdout)
@@ -267,7 +267,7 @@ class Task:
     def __post_init__(self) -> None:
         validate.one_of((str, DataFile), data=self.data)
         validate.one_of(Optimizer, optimizer=self.optimizer)
-        validate.count(most=MOST_LOCAL_STEPS, local_steps=self.local_steps)
+        validate.count(most=MAX_LOCAL_STEPS, local_steps=self.local_steps)
         if isinstance(self.data, str):
             if self.data not in list(DataSet):
                 raise InvalidValue(

@@ -28,13 +28,13 @@ from checkins.errors import InvalidValue
 Value = TypeVar("Value")
 LONGEST_QUOTED_VALUE = 60
 """Largest number of characters of a value in an error message. Longer values are shortened."""
-MOST_BYTES = 200_000
+MAX_BYTES = 200_000
 """Largest number of bytes of a file."""
-MOST_KEYS = 20_000
+MAX_KEYS = 20_000
 """Largest number of keys, tables and arrays of a file."""
-MOST_DOTTED_KEY_PARTS = 8
+MAX_DOTTED_KEY_PARTS = 8
 """Largest number of parts of a dotted key, such as task.optimizer.rate."""
-MOST_NESTING = 16
+MAX_NESTING = 16
 """Largest depth of brackets inside brackets."""
 
 _KEY_LINE = re.compile(r"""^\s*(?:"([^"]*)"|'([^']*)'|([\w-]+))\s*(?:\.\s*([\w-]+)\s*)?=""")
@@ -101,13 +101,13 @@ class TomlSource:
     def read(cls, path: str | Path) -> TomlSource:
         try:
             with Path(path).open("rb") as file:
-                content = file.read(MOST_BYTES + 1)
+                content = file.read(MAX_BYTES + 1)
             text = content.decode("utf-8-sig")  # some editors write a byte order mark
         except (OSError, ValueError) as error:
             reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
             raise InvalidCampaign(str(path), None, f"cannot be read: {reason}") from error
-        if len(content) > MOST_BYTES:
-            raise InvalidCampaign(str(path), None, f"must have at most {MOST_BYTES:,} bytes")
+        if len(content) > MAX_BYTES:
+            raise InvalidCampaign(str(path), None, f"must have at most {MAX_BYTES:,} bytes")
         return cls.parse(text, path=str(path))
 
     @classmethod
@@ -166,7 +166,7 @@ class TomlSource:
         except OverflowError:
             self.refuse(section, key, "is too large")
 
-    def integer(self, section: str, key: str, *, most: int = validate.MOST_SLOTS) -> int:
+    def integer(self, section: str, key: str, *, most: int = validate.MAX_SLOTS) -> int:
         """Return an integer from 1 to ``most``."""
         value = self.require(section, key)
         try:
@@ -314,8 +314,8 @@ def exceeded_limit(text: str) -> tuple[int | None, str] | None:
     >>> exceeded_limit("name = 'x'\\na.b.c.d.e.f.g.h.i = 1")
     (2, 'must have at most 8 parts in a dotted key')
     """
-    if len(text) > MOST_BYTES or len(text.encode("utf-8", "surrogatepass")) > MOST_BYTES:
-        return None, f"must have at most {MOST_BYTES:,} bytes"
+    if len(text) > MAX_BYTES or len(text.encode("utf-8", "surrogatepass")) > MAX_BYTES:
+        return None, f"must have at most {MAX_BYTES:,} bytes"
     parts = depth = keys = 0
     after_dot = False  # whether the last token was a dot after a part
     for token in _TOKEN.finditer(text):
@@ -325,8 +325,8 @@ def exceeded_limit(text: str) -> tuple[int | None, str] | None:
         if kind == "part":
             parts = parts + 1 if after_dot else 1
             after_dot = False
-            if parts > MOST_DOTTED_KEY_PARTS:
-                limit = f"must have at most {MOST_DOTTED_KEY_PARTS} parts in a dotted key"
+            if parts > MAX_DOTTED_KEY_PARTS:
+                limit = f"must have at most {MAX_DOTTED_KEY_PARTS} parts in a dotted key"
                 return _line_of_token(text, token), limit
             continue
         mark = token[0]
@@ -335,12 +335,12 @@ def exceeded_limit(text: str) -> tuple[int | None, str] | None:
             parts = 0
         keys += mark in "=["
         depth += (mark in "[{") - (mark in "]}")
-        if depth > MOST_NESTING:
+        if depth > MAX_NESTING:
             return _line_of_token(text, token), "is nested too deeply"
-        if keys > MOST_KEYS:
+        if keys > MAX_KEYS:
             return _line_of_token(
                 text, token
-            ), f"must have at most {MOST_KEYS:,} keys, tables and arrays"
+            ), f"must have at most {MAX_KEYS:,} keys, tables and arrays"
     return None
 
 

@@ -222,7 +222,7 @@ class GivenOptions:
         *,
         default: int | None = None,
         least: int = 1,
-        most: int = validate.MOST_SLOTS,
+        most: int = validate.MAX_SLOTS,
     ) -> int:
         """Return an option as an integer. If ``default`` is None, the option is required."""
         if name not in self.texts and default is not None:
@@ -256,7 +256,7 @@ def range_text(most: int, least: int = 1) -> str:
     return f"must be an integer from {least:,} to {most:,}"
 
 
-def integer(name: str, text: str, *, least: int = 1, most: int = validate.MOST_SLOTS) -> int:
+def integer(name: str, text: str, *, least: int = 1, most: int = validate.MAX_SLOTS) -> int:
     """Parse an integer. ``1e6``, ``1_000`` and ``1,000`` are accepted too.
 
     >>> integer("slots", "1e6"), integer("slots", "1_000"), integer("slots", "1,000")
@@ -311,7 +311,7 @@ def choices_text(choices: type[StrEnum]) -> str:
     return f"must be {', '.join(first)} or {last}"
 
 
-def population(text: str, *, most: int = validate.MOST_SLOTS) -> Population:
+def population(text: str, *, most: int = validate.MAX_SLOTS) -> Population:
     """Parse the number of clients: a range ``LO..HI``, or one number.
 
     >>> population("10..20"), population("1e3")

@@ -96,7 +96,7 @@ def connect(url: str) -> Iterator[tuple[httpx.Client, str]]:
 
 def fetch_latest_model(http: httpx.Client, run: str) -> bytes:
     """Fetch the latest released model of a run."""
-    from checkins.ledger.entry import MOST_NUMBERS
+    from checkins.ledger.entry import MAX_NUMBERS
     from checkins.protocol.report import most_model_bytes
 
     path = wire.RUN_PATH.format(run=run)
@@ -106,7 +106,7 @@ def fetch_latest_model(http: httpx.Client, run: str) -> bytes:
     except (ValueError, KeyError, TypeError, OverflowError) as error:
         raise UsageError(f"{http.base_url.join(path)}: is not a campaign of checkins") from error
     max_bytes = most_model_bytes(shapes)
-    if not 0 < max_bytes <= 2 * 8 * MOST_NUMBERS:
+    if not 0 < max_bytes <= 2 * 8 * MAX_NUMBERS:
         raise UsageError(
             f"{http.base_url.join(path)}: declares a model of impossible size, {max_bytes:,} bytes"
         )

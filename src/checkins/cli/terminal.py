@@ -19,16 +19,16 @@ if TYPE_CHECKING:
     from rich.table import Table
     from rich.text import Text
 
-MOST_COLUMNS = 100
+MAX_COLUMNS = 100
 """Largest width of printed text, because longer lines are hard to read."""
 
 
 def show(*parts: RenderableType) -> None:
-    """Print tables and texts, at most ``MOST_COLUMNS`` wide. Brackets are printed as they are."""
+    """Print tables and texts, at most ``MAX_COLUMNS`` wide. Brackets are printed as they are."""
     from rich.console import Console
 
     console = Console(highlight=False, markup=False, emoji=False)
-    console.width = min(console.width, MOST_COLUMNS)
+    console.width = min(console.width, MAX_COLUMNS)
     with console.capture() as captured:
         for part in parts:
             console.print(part)

@@ -57,8 +57,8 @@ class Participant(ParticipationConfig):
     parameters, is given, a campaign with another seal is refused. ``accept`` is called with the
     campaign and raises an error to decline; None accepts every campaign. ``journal`` is called with
     every event, for the owner of the device. If a journal is stored, it links the device to its
-    slot. ``patience_s`` is the number of seconds for which an unreachable service is retried before
-    the slot is drawn.
+    slot. ``retry_timeout_s`` is the number of seconds for which an unreachable service is
+    retried before the slot is drawn.
     """
 
     state: str | os.PathLike[str]
@@ -68,7 +68,7 @@ class Participant(ParticipationConfig):
         check_url(self.url)
         if not self.campaign or not set(self.campaign) <= set("0123456789abcdef-"):
             raise InvalidValue("campaign", self.campaign, "must be the id of a campaign's run")
-        validate.non_negative(patience_s=self.patience_s)
+        validate.non_negative(retry_timeout_s=self.retry_timeout_s)
 
     def run(self, *, http: httpx.Client | None = None) -> Outcome:
         """Take part, or resume after a crash. The call blocks until the participation has ended.
@@ -131,7 +131,7 @@ class Participant(ParticipationConfig):
         return withdrawal_flow(self._service(monotonic), file.load(), key=self.key)
 
     def _service(self, monotonic: Callable[[], float]) -> ServiceClient:
-        return ServiceClient(self.url, self.campaign, self.patience_s, monotonic=monotonic)
+        return ServiceClient(self.url, self.campaign, self.retry_timeout_s, monotonic=monotonic)
 
     @contextmanager
     def _locked_file(self) -> Iterator[StateFile]:
@@ -169,12 +169,12 @@ def next_run_flow(service: ServiceClient) -> Flow[str | None]:
         view = yield from service.fetch_view(SavedState(service.run_id))
         if view.next is not None or view.run == view.campaign.repeats:
             return view.next
-        end = view.timetable.ends(view.timetable.slots)
+        end = view.run_schedule.ends(view.run_schedule.slots)
         now = service.server_s()
         if view.status == "stopped" or (now >= end and polls >= MAX_POLLS_AFTER_END):
             return None
         polls += now >= end
-        wait_s = min(max(end - now, 1.0), 3600.0) + view.timetable.slot_s / 4
+        wait_s = min(max(end - now, 1.0), 3600.0) + view.run_schedule.slot_s / 4
         yield SleepUntil(service.clock.monotonic_s(now + wait_s))
 
 
@@ -210,26 +210,26 @@ def fetch_campaign(
     url: str,
     campaign: str | None = None,
     *,
-    patience_s: float = 10.0,
+    retry_timeout_s: float = 10.0,
     http: httpx.Client | None = None,
 ) -> CampaignView:
     """Fetch the view of a run, and check that its seal is the hash of its parameters.
 
     ``campaign`` is the id of the run. None means the first open run of the only open campaign, and
     raises CampaignRefused if no campaign or more than one campaign is open. An unreachable service
-    is retried for ``patience_s`` seconds.
+    is retried for ``retry_timeout_s`` seconds.
     """
     check_url(url)
     with http_client(url) if http is None else nullcontext(http) as client:
-        return Driver(client, MemoryStore()).drive(_fetch_flow(url, campaign, patience_s))
+        return Driver(client, MemoryStore()).drive(_fetch_flow(url, campaign, retry_timeout_s))
 
 
-def _fetch_flow(url: str, run_id: str | None, patience_s: float) -> Flow[CampaignView]:
+def _fetch_flow(url: str, run_id: str | None, retry_timeout_s: float) -> Flow[CampaignView]:
     if run_id is None:
-        service = ServiceClient(url, "", patience_s)
+        service = ServiceClient(url, "", retry_timeout_s)
         open_runs = yield from service.retry_until(listing_request(), _open_runs)
         run_id = _run_of_only_open_campaign(url, open_runs)
-    return (yield from ServiceClient(url, run_id, patience_s).fetch_view(SavedState(run_id)))
+    return (yield from ServiceClient(url, run_id, retry_timeout_s).fetch_view(SavedState(run_id)))
 
 
 def _open_runs(response: Response) -> list[tuple[int, str]] | None:

@@ -79,7 +79,7 @@ class ParticipationConfig:
     key: str | None = field(default=None, repr=False)
     seal: str | None = None
     accept: Callable[[Campaign], None] | None = None
-    patience_s: float = 60.0
+    retry_timeout_s: float = 60.0
 
 
 class Participation:
@@ -102,7 +102,7 @@ class Participation:
         self._service = ServiceClient(
             config.url,
             config.campaign,
-            config.patience_s,
+            config.retry_timeout_s,
             monotonic=monotonic,
             randomness=randomness,
         )
@@ -121,7 +121,7 @@ class Participation:
             event = events.Draw(
                 coin=self._randomness.coin(),
                 pick=self._randomness.pick(len(self._machine.window)),
-                first_open_slot=self._view.timetable.first_open_slot(self._service.server_s()),
+                first_open_slot=self._view.run_schedule.first_open_slot(self._service.server_s()),
             )
         else:
             yield self._log("restarted", slot=self._saved.slot)
@@ -144,7 +144,7 @@ class Participation:
         view.check(seal=self._config.seal)
         if self._config.accept is not None:
             self._config.accept(view.campaign)
-        if view.over and self._saved.phase is None:
+        if view.is_over and self._saved.phase is None:
             raise CampaignRefused("campaign", view.id, f"is over: it has {view.status}")
         self._machine = self._saved.restore_machine(
             participant_of(view.campaign), grid=view.sampler().grid, dimension=view.dimension
@@ -215,10 +215,10 @@ class Participation:
         If the slot has passed or the run is over, return ``SlotBegan`` for the following slot, and
         the device abstains.
         """
-        timetable, server_s = self._view.timetable, self._service.server_s
-        if slot > timetable.slots or self._view.over or server_s() >= timetable.ends(slot):
+        run_schedule, server_s = self._view.run_schedule, self._service.server_s
+        if slot > run_schedule.slots or self._view.is_over or server_s() >= run_schedule.ends(slot):
             return events.SlotBegan(slot + 1)
-        begin_s = timetable.begins(slot)
+        begin_s = run_schedule.begins(slot)
         yield self._log("asleep", slot=slot, seconds=max(0.0, begin_s - server_s()))
         if begin_s - server_s() > LONG_SLEEP_S:
             shortest_s, longest_s = CLOCK_CHECK_BEFORE_SLOT_S
@@ -227,9 +227,9 @@ class Participation:
             if (yield from self._refresh_view()):
                 return events.SlotBegan(slot + 1)
         yield from self._sleep_until(
-            begin_s + CHECK_IN_SPREAD * timetable.choose_s * self._randomness.jitter()
+            begin_s + CHECK_IN_SPREAD * run_schedule.choose_s * self._randomness.jitter()
         )
-        return events.SlotBegan(slot if server_s() < timetable.ends(slot) else slot + 1)
+        return events.SlotBegan(slot if server_s() < run_schedule.ends(slot) else slot + 1)
 
     def _refresh_view(self) -> Flow[bool]:
         """Fetch the view once; return whether the run is over, or False without a response."""
@@ -239,7 +239,7 @@ class Participation:
         self._view = view
         self._saved = self._service.with_rollback_evidence(self._saved, view)
         yield Save(self._saved.to_bytes())
-        return view.over
+        return view.is_over
 
     def _check_rollback(self, slot: int) -> Flow[Event | None]:
         """Return None if the service's ledger still contains the last line that the device saved.
@@ -286,7 +286,7 @@ class Participation:
     def _await_outcome(self, receipt: str) -> Flow[Event]:
         """Ask with a long poll whether the device was chosen. If it was, fetch the model."""
         slot = self._machine.drawn_slot
-        choice_s = self._view.timetable.chooses(slot)
+        choice_s = self._view.run_schedule.chooses(slot)
         if choice_s - self._service.server_s() > MAX_POLL_S:
             yield from self._sleep_until(choice_s - 5.0)  # the outcome is not known earlier
         remaining_s = choice_s - self._service.server_s()
@@ -360,7 +360,7 @@ class Participation:
 
         ``build_request`` is called with the id of the run, ``args``, ``kwargs`` and a timeout.
         """
-        remaining_s = self._view.timetable.ends(slot) - self._service.server_s()
+        remaining_s = self._view.run_schedule.ends(slot) - self._service.server_s()
         if remaining_s <= 0.0:
             return events.SlotBegan(slot + 1)
         # If the response is lost, the device must have time to repeat the request.
@@ -383,7 +383,7 @@ class Participation:
         False, even a permanent refusal is retried, because it may come from a worker process of the
         service that lags behind another worker.
         """
-        end_s, slot_s = self._view.timetable.ends(slot), self._view.timetable.slot_s
+        end_s, slot_s = self._view.run_schedule.ends(slot), self._view.run_schedule.slot_s
         now_s = self._service.server_s()
         backoff_s = self._service.backoff_s(response, first_s=slot_s / 20, longest_s=slot_s / 4)
         is_refused = isinstance(response, Response) and self._service.is_final(response)

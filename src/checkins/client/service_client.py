@@ -133,14 +133,14 @@ def safe_secret(secret: object) -> str | None:
 class ServiceClient:
     """Sends the requests of one device, with retries, and estimates the server's clock.
 
-    A service that cannot be reached is retried for ``patience_s`` seconds. ``monotonic`` returns
-    the device's monotonic time in seconds. The methods that return a ``Flow`` are generators: they
-    yield requests and sleeps, which a driver performs.
+    A service that cannot be reached is retried for ``retry_timeout_s`` seconds. ``monotonic``
+    returns the device's monotonic time in seconds. The methods that return a ``Flow`` are
+    generators: they yield requests and sleeps, which a driver performs.
     """
 
     url: str
     run_id: str
-    patience_s: float
+    retry_timeout_s: float
     _: KW_ONLY
     monotonic: Callable[[], float] = monotonic_s
     randomness: DeviceRandomness = OS_RANDOMNESS
@@ -288,7 +288,7 @@ class ServiceClient:
         """Repeat a request until ``parse`` returns a value other than None; return that value.
 
         A busy service is retried without a limit. A service that cannot be reached or responds
-        incorrectly is retried for ``patience_s`` seconds.
+        incorrectly is retried for ``retry_timeout_s`` seconds.
         """
         failing_since_s: float | None = None
         while True:
@@ -308,7 +308,7 @@ class ServiceClient:
                 failing_since_s = None
             elif failing_since_s is None:
                 failing_since_s = now_s
-            if failing_since_s is not None and now_s - failing_since_s >= self.patience_s:
+            if failing_since_s is not None and now_s - failing_since_s >= self.retry_timeout_s:
                 raise ServiceFailed(self.url, f"does not respond correctly: {reason}")
             yield SleepUntil(now_s + self.backoff_s(response))
 

@@ -14,7 +14,7 @@ from checkins.campaign import Campaign, campaign_from_canonical
 from checkins.campaign.model import seal_of
 from checkins.client.actions import CampaignRefused
 from checkins.errors import CheckinsError
-from checkins.ledger.entry import MOST_NUMBERS, SHA256_PATTERN
+from checkins.ledger.entry import MAX_NUMBERS, SHA256_PATTERN
 from checkins.protocol import wire
 from checkins.protocol.rules import sampler_of
 from checkins.protocol.schedule import RunSchedule
@@ -43,7 +43,7 @@ class CampaignView:
     seal: str
     run: int
     status: str
-    timetable: RunSchedule
+    run_schedule: RunSchedule
     shapes: dict[str, tuple[int, ...]]
     epoch: int
     slots_closed: int
@@ -53,7 +53,7 @@ class CampaignView:
     server_time_s: float
 
     @property
-    def over(self) -> bool:
+    def is_over(self) -> bool:
         """Whether the run has no further slots."""
         return self.status in wire.FINISHED_STATUSES
 
@@ -114,7 +114,7 @@ def parse_view(body: bytes) -> CampaignView:
             seal=seal,
             run=int(values["run"]),
             status=str(values["status"]),
-            timetable=RunSchedule.of(campaign, int(values["run"])),
+            run_schedule=RunSchedule.of(campaign, int(values["run"])),
             shapes={
                 str(tensor["name"]): tuple(int(n) for n in tensor["shape"])
                 for tensor in values["tensors"]
@@ -126,7 +126,7 @@ def parse_view(body: bytes) -> CampaignView:
             next=values["next"],
             server_time_s=wire.parse_time(values["server_time"]),
         )
-        schedule, times = values["schedule"], view.timetable
+        schedule, times = values["schedule"], view.run_schedule
         is_consistent = (
             view.id == wire.run_id(seal, view.run)
             and 1 <= view.run <= campaign.repeats
@@ -139,9 +139,9 @@ def parse_view(body: bytes) -> CampaignView:
         raise MalformedView(f"not a campaign view: {type(error).__name__}: {error}") from error
     if not is_consistent:
         raise CampaignRefused("campaign", view.id, "the view does not agree with the sealed text")
-    if not 1 <= view.dimension <= MOST_NUMBERS or not all(map(_is_shape, view.shapes.values())):
+    if not 1 <= view.dimension <= MAX_NUMBERS or not all(map(_is_shape, view.shapes.values())):
         raise CampaignRefused(
-            "tensors", view.dimension, f"must hold 1 to {MOST_NUMBERS:,} numbers in total"
+            "tensors", view.dimension, f"must hold 1 to {MAX_NUMBERS:,} numbers in total"
         )
     return view
 
@@ -153,4 +153,4 @@ def _checked_hash(text: object) -> str:
 
 
 def _is_shape(shape: tuple[int, ...]) -> bool:
-    return all(1 <= length <= MOST_NUMBERS for length in shape)
+    return all(1 <= length <= MAX_NUMBERS for length in shape)

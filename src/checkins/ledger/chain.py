@@ -24,7 +24,7 @@ from checkins.accounting import Design, Protocol
 from checkins.accounting.filters import Block, Filter, choose_filter
 from checkins.campaign import Budget, Campaign, RandomizerKind, campaign_from_canonical
 from checkins.ledger.entry import (
-    FIRST_PREVIOUS,
+    INITIAL_HASH,
     Closed,
     Entry,
     InvalidLedger,
@@ -65,7 +65,7 @@ class Ledger:
     """
 
     entries: int = 0
-    head: str = FIRST_PREVIOUS
+    head: str = INITIAL_HASH
     running: Run | None = None
     closed: tuple[Run, ...] = ()
 

@@ -35,7 +35,7 @@ from checkins.accounting.certificate import CERTIFICATE_FIELDS
 from checkins.accounting.filters import Filter
 from checkins.errors import CheckinsError, InvalidValue
 
-MOST_NUMBERS = 2**24
+MAX_NUMBERS = 2**24
 """Largest number of parameters of a model. A ledger line with such a model has 180 MB."""
 
 SHA256_PATTERN = re.compile(r"[0-9a-f]{64}")
@@ -43,10 +43,10 @@ SEAL_PATTERN = re.compile(r"sha256:[0-9a-f]{64}")
 
 SCHEMA = 1
 """The version of the format of ledgers."""
-FIRST_PREVIOUS = "0" * 64
+INITIAL_HASH = "0" * 64
 """The field ``previous`` of the first line, which has no line before it."""
 
-MOST_LINE_BYTES = 12 * MOST_NUMBERS
+MAX_LINE_BYTES = 12 * MAX_NUMBERS
 """Largest size of a line in bytes. Base64 needs 10.7 bytes for each number of a model."""
 LONGEST_QUOTED_VALUE = 60
 """Largest number of characters of a value in an error message. Longer values are shortened."""
@@ -118,7 +118,7 @@ class Opened:
     def __post_init__(self) -> None:
         validate.one_of(str, campaign=self.campaign)
         _require_match(SEAL_PATTERN, "must be sha256: and 64 hexadecimal digits", seal=self.seal)
-        validate.count(most=validate.MOST_CAMPAIGNS, run=self.run)
+        validate.count(most=validate.MAX_CAMPAIGNS, run=self.run)
         validate.one_of(bool, simulated=self.simulated)
         validate.one_of((Filter, type(None)), filter=self.filter)
         _check_numbers("model", self.model, NumberType.FLOAT64)
@@ -222,8 +222,8 @@ def hash_model(model: ArrayLike) -> str:
 
 def _check_numbers(name: str, content: bytes, dtype: NumberType) -> None:
     is_whole = isinstance(content, bytes) and len(content) % 8 == 0
-    if not is_whole or not 8 <= len(content) <= 8 * MOST_NUMBERS:
-        raise InvalidValue(name, "...", f"must be 1 to {MOST_NUMBERS:,} numbers of 8 bytes each")
+    if not is_whole or not 8 <= len(content) <= 8 * MAX_NUMBERS:
+        raise InvalidValue(name, "...", f"must be 1 to {MAX_NUMBERS:,} numbers of 8 bytes each")
     if dtype is NumberType.FLOAT64 and not np.isfinite(np.frombuffer(content, dtype="<f8")).all():
         raise InvalidValue(name, "...", "must be finite numbers")
 
@@ -373,8 +373,8 @@ def _decode_base64(name: str, fields: Mapping[str, Any]) -> bytes:
 
 def _parse_json(content: bytes) -> Mapping[str, Any]:
     """Parse the JSON object of a line. Refuse duplicate keys, NaN and infinity."""
-    if len(content) > MOST_LINE_BYTES:
-        raise InvalidLedger(f"is longer than {MOST_LINE_BYTES:,} bytes")
+    if len(content) > MAX_LINE_BYTES:
+        raise InvalidLedger(f"is longer than {MAX_LINE_BYTES:,} bytes")
     try:
         text = content.decode("ascii")
     except UnicodeDecodeError as error:

@@ -21,7 +21,7 @@ from checkins import durable_file
 from checkins.campaign import Campaign
 from checkins.errors import CheckinsError
 from checkins.ledger.chain import Ledger
-from checkins.ledger.entry import MOST_LINE_BYTES, Entry, InvalidLedger, SlotClosed
+from checkins.ledger.entry import MAX_LINE_BYTES, Entry, InvalidLedger, SlotClosed
 from checkins.ledger.spending import affordable_slots
 
 LEDGER_NAME = "ledger.jsonl"
@@ -40,9 +40,9 @@ def ledger_path(place: str | Path) -> Path:
 def lines(path: str | Path) -> Iterator[bytes]:
     """Yield the lines of a ledger with their newlines. A torn last line has no newline."""
     with Path(path).open("rb") as file:
-        while line := file.readline(MOST_LINE_BYTES + 1):
+        while line := file.readline(MAX_LINE_BYTES + 1):
             yield line
-            if len(line) > MOST_LINE_BYTES:
+            if len(line) > MAX_LINE_BYTES:
                 return  # Line.parse refuses a line of this length, so its rest is not read
 
 
@@ -124,7 +124,7 @@ class LedgerFile:
     def _read(self) -> Ledger:
         ledger = Ledger()
         for number, line in enumerate(lines(self.path), start=1):
-            if not line.endswith(b"\n") and len(line) <= MOST_LINE_BYTES:
+            if not line.endswith(b"\n") and len(line) <= MAX_LINE_BYTES:
                 self.torn = line
                 break
             try:

@@ -21,7 +21,7 @@ from checkins.errors import InvalidValue
 from checkins.ledger import spending
 from checkins.ledger.chain import Ledger, Run
 from checkins.ledger.entry import (
-    MOST_LINE_BYTES,
+    MAX_LINE_BYTES,
     Closed,
     InvalidLedger,
     Opened,
@@ -112,7 +112,7 @@ def verify(
     number = 0
     try:
         for number, line in enumerate(lines, start=1):
-            if not line.endswith(b"\n") and len(line) <= MOST_LINE_BYTES:
+            if not line.endswith(b"\n") and len(line) <= MAX_LINE_BYTES:
                 raise InvalidLedger(
                     f"the last line is incomplete (crash?); the {number - 1:,} lines before it are"
                     " complete. The server removes the incomplete line before its next append."

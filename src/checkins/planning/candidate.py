@@ -193,7 +193,7 @@ BYTES_PER_NUMBER = 4
 """Size of a report per model coordinate, which is one int32."""
 CHECK_IN_SHARE = 0.3
 """Share of a slot's time for check-ins. The rest is for reports."""
-LEAST_SLOT_S = 1.0
+MIN_SLOT_S = 1.0
 """Shortest slot in seconds that a plan uses."""
 UPLOAD_SAFETY_FACTOR = 2.0
 """How many times as long as the uplink's rate implies an upload may take."""
@@ -272,7 +272,7 @@ def shortest_slot_s(candidate: DesignCandidate, question: Question) -> float:
     reports = _expected_reports(most_check_ins, candidate.capacity)
     server_s = reports / question.server.updates_per_s
     needed_s = max(UPLOAD_SAFETY_FACTOR * upload_s, server_s) / (1.0 - CHECK_IN_SHARE)
-    return _rounded_up_to_two_digits(max(LEAST_SLOT_S, needed_s))
+    return _rounded_up_to_two_digits(max(MIN_SLOT_S, needed_s))
 
 
 def _expected_reports(check_ins: float, capacity: int | None) -> float:

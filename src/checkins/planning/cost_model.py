@@ -245,7 +245,7 @@ class CalibratedDesign:
         }
 
 
-MOST_DESIGNS_SHOWN = 12
+MAX_DESIGNS_SHOWN = 12
 """Largest number of designs of the Pareto front that a plan shows."""
 
 
@@ -269,11 +269,11 @@ def pareto(designs: Sequence[CalibratedDesign]) -> list[CalibratedDesign]:
 def thinned_front(
     front: Sequence[CalibratedDesign], always: CalibratedDesign
 ) -> list[CalibratedDesign]:
-    """Return at most ``MOST_DESIGNS_SHOWN`` designs of a front, evenly spread, and ``always``."""
-    if len(front) <= MOST_DESIGNS_SHOWN:
+    """Return at most ``MAX_DESIGNS_SHOWN`` designs of a front, evenly spread, and ``always``."""
+    if len(front) <= MAX_DESIGNS_SHOWN:
         return list(front)
-    step = (len(front) - 1) / (MOST_DESIGNS_SHOWN - 2)
-    evenly_spread = [front[round(index * step)] for index in range(MOST_DESIGNS_SHOWN - 1)]
+    step = (len(front) - 1) / (MAX_DESIGNS_SHOWN - 2)
+    evenly_spread = [front[round(index * step)] for index in range(MAX_DESIGNS_SHOWN - 1)]
     shown = {id(design): design for design in (*evenly_spread, always)}
     return sorted(shown.values(), key=lambda design: design.objectives)
 

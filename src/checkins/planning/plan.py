@@ -32,7 +32,7 @@ from checkins.planning.search import CachedCalibrator, round_level, search
 
 BUDGET_FACTORS = (0.25, 0.5, 2.0, 4.0)
 """The budget curve shows the epsilon of the question times each of these factors."""
-MOST_CURVE_EPSILON = 50.0
+MAX_CURVE_EPSILON = 50.0
 """Largest epsilon on the budget curve."""
 
 
@@ -57,7 +57,7 @@ def budget_curve(design: CalibratedDesign) -> list[dict[str, object]]:
     calibrate.learn(design)
     target = design.target
     budgets = [replace(target, epsilon=factor * target.epsilon) for factor in BUDGET_FACTORS]
-    targets = [budget for budget in budgets if budget.epsilon <= MOST_CURVE_EPSILON]
+    targets = [budget for budget in budgets if budget.epsilon <= MAX_CURVE_EPSILON]
     calibrated = [calibrate(design.candidate, budget) for budget in targets]
     points = [design, *(point for point in calibrated if point is not None)]
     return [
@@ -76,7 +76,7 @@ def _level_entry(design: CalibratedDesign) -> dict[str, object]:
     return {"noise_multiplier" if design.candidate.is_gaussian else "local_epsilon": design.level}
 
 
-MOST_SLOTS_OF_FULL_CERTIFICATE = 300
+MAX_SLOTS_OF_FULL_CERTIFICATE = 300
 """Largest number of slots for which a replace-one design gets a full certificate here.
 
 With more slots, the full certificate takes too long."""
@@ -87,7 +87,7 @@ BUDGET_SHARE_BEFORE_CHECK = 0.99
 certificate was at most 0.2 % larger."""
 NOISE_TOLERANCE = 0.0015
 """Accepted excess of the recommended design over the least noise, as a fraction."""
-_LEAST_INCREASE, _MOST_ATTEMPTS = 1.0005, 8
+_MIN_INCREASE, _MOST_ATTEMPTS = 1.0005, 8
 """Least factor by which noise is increased if a certificate misses the budget, and the limit on
 attempts."""
 
@@ -108,7 +108,7 @@ def certify_design(
         certificate = certify_runs([run])
         if certificate.epsilon <= target.epsilon:
             return replace(calibrated, epsilon=certificate.epsilon), run.campaign, certificate
-        factor = max(certificate.epsilon / target.epsilon, _LEAST_INCREASE)
+        factor = max(certificate.epsilon / target.epsilon, _MIN_INCREASE)
         level, is_gaussian = calibrated.level, calibrated.candidate.is_gaussian
         level = level * factor if is_gaussian else level / factor
         calibrated, run = _at_level(calibrated, level)
@@ -192,7 +192,7 @@ def is_quick_to_certify(campaign: Campaign) -> bool:
     if campaign.repeats > 1 or campaign.noise_multiplier is None:
         return campaign.repeats == 1
     return (
-        campaign.design.slots <= MOST_SLOTS_OF_FULL_CERTIFICATE and campaign.design.capacity is None
+        campaign.design.slots <= MAX_SLOTS_OF_FULL_CERTIFICATE and campaign.design.capacity is None
     )
 
 

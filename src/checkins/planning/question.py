@@ -16,11 +16,11 @@ from checkins.campaign import Features, RandomizerKind, Task
 from checkins.campaign.task import DataSet, Model
 from checkins.errors import InvalidValue
 
-STEPS_PER_MEMORY = 10
-"""The memory of momentum, 1/(1 − momentum) steps, is at most the number of all steps divided by
-this, so that it is short compared with the run."""
-MOST_MEMORY = 10.0
-"""Largest memory 1/(1 − momentum) in steps, for any number of steps."""
+STEPS_PER_MOMENTUM_FACTOR = 10
+"""The momentum factor 1/(1 − momentum) is at most the number of steps divided by this,
+so that momentum averages over a small part of the run."""
+MAX_MOMENTUM_FACTOR = 10.0
+"""Largest momentum factor 1/(1 − momentum), for any number of steps."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,9 +54,9 @@ class Learning:
         constants = _TASK_CONSTANTS.get((str(task.data), task.model, task.features))
         return cls(name=name, task=task) if constants is None else cls(name, *constants, task)
 
-    def memory(self, steps: float) -> float:
+    def max_momentum_factor(self, steps: float) -> float:
         """Return the largest allowed value of 1/(1 − momentum) for ``steps`` steps."""
-        return min(MOST_MEMORY, max(1.0, steps / STEPS_PER_MEMORY))
+        return min(MAX_MOMENTUM_FACTOR, max(1.0, steps / STEPS_PER_MOMENTUM_FACTOR))
 
     def bias(self, steps: float) -> float:
         """Return R/(2ηT), the remaining distance after T = ``steps`` steps, in clip norms times R.
@@ -64,7 +64,7 @@ class Learning:
         R is the radius, and η is the largest stable step with momentum. Theorem 4.2 of the paper
         has the term βR²/(2m) with β = 1/η, which is R times this result.
         """
-        return self.radius / (2.0 * self.largest_step * self.memory(steps) * steps)
+        return self.radius / (2.0 * self.largest_step * self.max_momentum_factor(steps) * steps)
 
     def step(self, *, steps: int, variance: float) -> float:
         """Return the step size R/(T√V) that balances bias and noise, or the largest stable one.
@@ -73,7 +73,7 @@ class Learning:
         clip norm moves the model. V is the variance of the mean of all steps.
         """
         balanced = self.radius / (steps * math.sqrt(variance))
-        return min(balanced, self.largest_step * self.memory(steps))
+        return min(balanced, self.largest_step * self.max_momentum_factor(steps))
 
     def momentum(self, *, steps: int, step: float) -> float:
         """Return the least momentum that makes the step size stable, rounded up to hundredths."""
@@ -92,13 +92,13 @@ _TASK_CONSTANTS: dict[tuple[str, str, Features | None], tuple[float, float, floa
 
 ALL = "all"
 """The capacity of a slot that uses every check-in."""
-MOST_DIMENSION = 10**9
-MOST_CLIENTS = 10**10
-MOST_EPSILON = 100.0
+MAX_DIMENSION = 10**9
+MAX_CLIENTS = 10**10
+MAX_EPSILON = 100.0
 """Largest epsilon of a budget. A larger epsilon is no meaningful guarantee."""
-MOST_DURATION_S = 100 * 365 * 86_400
-MOST_REPEATS = 10_000
-MOST_PLANNED_SLOTS = 10**7
+MAX_DURATION_S = 100 * 365 * 86_400
+MAX_REPEATS = 10_000
+MAX_PLANNED_SLOTS = 10**7
 SEARCHED_RANDOMIZERS = (RandomizerKind.GAUSSIAN, RandomizerKind.LAPLACE, RandomizerKind.PRIVUNIT)
 
 
@@ -134,7 +134,7 @@ class Server:
 
     def __post_init__(self) -> None:
         validate.positive(updates_per_s=self.updates_per_s, duration_s=self.duration_s)
-        if self.duration_s > MOST_DURATION_S:
+        if self.duration_s > MAX_DURATION_S:
             raise InvalidValue("duration_s", self.duration_s, "must be at most a hundred years")
 
 
@@ -163,8 +163,8 @@ class Constraints:
         validate.one_of((Protocol, type(None)), protocol=self.protocol)
         validate.one_of((NoiseAt, type(None)), noise_at=self.noise_at)
         validate.one_of((RandomizerKind, type(None)), randomizer=self.randomizer)
-        limits = {"slots": MOST_PLANNED_SLOTS, "repeats": MOST_REPEATS}
-        limits |= {"window": MOST_PLANNED_SLOTS, "minibatch": MOST_PLANNED_SLOTS}
+        limits = {"slots": MAX_PLANNED_SLOTS, "repeats": MAX_REPEATS}
+        limits |= {"window": MAX_PLANNED_SLOTS, "minibatch": MAX_PLANNED_SLOTS}
         for name, most in limits.items():
             if getattr(self, name) is not None:
                 validate.count(most=most, **{name: getattr(self, name)})
@@ -239,18 +239,18 @@ class Question:
     def __post_init__(self) -> None:
         validate.one_of(Population, population=self.population)
         validate.positive(epsilon=self.epsilon)
-        if self.epsilon > MOST_EPSILON:
-            raise InvalidValue("epsilon", self.epsilon, f"must be at most {MOST_EPSILON:g}")
+        if self.epsilon > MAX_EPSILON:
+            raise InvalidValue("epsilon", self.epsilon, f"must be at most {MAX_EPSILON:g}")
         validate.open_unit(delta=self.delta)
         validate.one_of(Adjacency, adjacency=self.adjacency)
-        validate.count(most=MOST_DIMENSION, dimension=self.dimension)
+        validate.count(most=MAX_DIMENSION, dimension=self.dimension)
         validate.one_of(Devices, devices=self.devices)
         validate.one_of(Server, server=self.server)
         validate.one_of(Constraints, fixed=self.fixed)
         validate.one_of(Learning, learning=self.learning)
-        if self.population.most > MOST_CLIENTS:
+        if self.population.most > MAX_CLIENTS:
             raise InvalidValue(
-                "population", self.population.most, f"must be at most {MOST_CLIENTS:,}"
+                "population", self.population.most, f"must be at most {MAX_CLIENTS:,}"
             )
         averaged = self.fixed.protocol is Protocol.AVERAGED
         if averaged and self.adjacency is Adjacency.ADD_REMOVE:

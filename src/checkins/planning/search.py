@@ -37,7 +37,7 @@ LOAD_TOLERANCE = 1.02
 """A load that is larger by at most this factor counts as the same load."""
 BUDGET_SHARES = (0.5, 0.25)
 """The Pareto front also has a design for each of these shares of the epsilon budget."""
-LEAST_DELTA_WITHOUT_ROUNDING_CHECK = 1e-12
+MIN_DELTA_WITHOUT_ROUNDING_CHECK = 1e-12
 """For a delta of at least this size, the rounding of noise on devices uses less than half of it."""
 TIME_AND_LOAD_REDUCTIONS = (3.0, 10.0, 30.0)
 """For each factor f, the front has the most accurate design with 1/f of the recommended design's
@@ -244,7 +244,7 @@ def check_runnable(candidate: DesignCandidate, target: Target, question: Questio
         candidate, round_level(candidate, candidate.estimated_level(target)), target, question
     )
     campaign = campaign_of(design)
-    if target.delta < LEAST_DELTA_WITHOUT_ROUNDING_CHECK:
+    if target.delta < MIN_DELTA_WITHOUT_ROUNDING_CHECK:
         spent = total_variation.charge(epsilon=0.0, variation=PartialRun.whole(campaign).variation)
         if spent > target.delta / 2.0:
             raise InvalidValue(

@@ -25,9 +25,9 @@ SLOT_SERIES = (1.0, 1.5, 2.0, 3.0, 5.0, 7.0)
 """The numbers of slots to try are these numbers times powers of 10."""
 REPEATS = (1, 2, 3, 5, 10, 20, 50, 100)
 PARTICIPATIONS = (1.0, 0.7, 0.5, 0.3, 0.2, 0.1, 0.05, 0.02, 0.01, 1e-3, 1e-4, 1e-5, 1e-6)
-MOST_SEARCHED_SLOTS = 100_000
-MOST_SEARCHED_STEPS = 200_000
-FEWEST_CHECK_INS = 0.2
+MAX_SEARCHED_SLOTS = 100_000
+MAX_SEARCHED_STEPS = 200_000
+MIN_CHECK_INS = 0.2
 """Smallest expected number of check-ins per slot of a candidate."""
 OVERFLOW_SHARE = 1e-3
 """Largest probability that any slot overflows (more check-ins than capacity), relative to delta."""
@@ -189,7 +189,7 @@ def _protocols(question: Question) -> list[Protocol]:
 def _slot_counts(question: Question) -> list[int]:
     if question.fixed.slots is not None:
         return [question.fixed.slots]
-    most_slots = min(MOST_SEARCHED_SLOTS, question.population.most * 2, question.server.duration_s)
+    most_slots = min(MAX_SEARCHED_SLOTS, question.population.most * 2, question.server.duration_s)
     counts = {
         round(factor * 10**exponent)
         for exponent in range(6)
@@ -206,7 +206,7 @@ def _repeat_counts(question: Question, slots: int, *, few_values: bool) -> list[
         return [question.fixed.repeats]
     if few_values:
         return [1]
-    return [count for count in REPEATS if count == 1 or count * slots <= MOST_SEARCHED_STEPS]
+    return [count for count in REPEATS if count == 1 or count * slots <= MAX_SEARCHED_STEPS]
 
 
 def _participations(question: Question, *, few_values: bool) -> list[float]:
@@ -238,4 +238,4 @@ def _fits_in_time(candidate: DesignCandidate, question: Question) -> bool:
     if candidate.slots * candidate.repeats * slot_s > question.server.duration_s * (1.0 + 1e-9):
         return False
     check_ins = question.clients * candidate.participation / candidate.slots
-    return check_ins >= FEWEST_CHECK_INS or question.fixed.slots is not None
+    return check_ins >= MIN_CHECK_INS or question.fixed.slots is not None

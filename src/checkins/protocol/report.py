@@ -140,9 +140,9 @@ class ReportChecks:
 
 REPORT_TENSOR = "report"
 """The name of the only tensor of a report."""
-MOST_HEADER_BYTES = 1024
+MAX_HEADER_BYTES = 1024
 """Largest header of a report in bytes. Its only tensor needs about a hundred bytes."""
-MOST_METADATA_BYTES = 64 * 1024
+MAX_METADATA_BYTES = 64 * 1024
 """Largest metadata of a model in bytes. Hash, seal, run and slot need a few hundred bytes."""
 ORDER_KEY = "order"
 """The metadata key of a JSON list with the names of the tensors in their order."""
@@ -171,7 +171,7 @@ def report_from_bytes(data: bytes, *, dimension: int) -> NDArray[np.int32]:
     """
     from safetensors import SafetensorError, deserialize
 
-    if len(data) > 8 + MOST_HEADER_BYTES + 4 * dimension:
+    if len(data) > 8 + MAX_HEADER_BYTES + 4 * dimension:
         raise MalformedReport(f"the bytes are too long for a report of {dimension:,} coordinates")
     try:
         tensors = deserialize(bytes(data))  # type: ignore[no-untyped-call]
@@ -213,7 +213,7 @@ def most_model_bytes(shapes: Mapping[str, tuple[int, ...]]) -> int:
     numbers = sum(math.prod(shape) for shape in shapes.values())
     # A name is in the header and in the list of names, and JSON may need 12 bytes per character.
     name_bytes = sum(24 * len(name) + 24 * len(shape) + 256 for name, shape in shapes.items())
-    return 8 * numbers + name_bytes + MOST_METADATA_BYTES
+    return 8 * numbers + name_bytes + MAX_METADATA_BYTES
 
 
 def model_from_bytes(data: bytes) -> tuple[dict[str, NDArray[np.float64]], dict[str, str]]:

@@ -73,7 +73,7 @@ class SlidingWindow:
 Window = FixedWindow | SlidingWindow
 
 
-MOST_ENROLLED = 2**31
+MAX_ENROLLED = 2**31
 """Largest number of clients of a run. The sum of this many 32-bit reports fits 64 bits."""
 
 
@@ -125,7 +125,7 @@ class Rules:
         """The largest number of vectors (reports, dummies, server noise) added for one step."""
         noise_vectors = self.update.minibatch if self.filling is Filling.NOISE else 0
         if self.capacity is None:
-            return noise_vectors + (1 if self.report_checks.simulated else MOST_ENROLLED)
+            return noise_vectors + (1 if self.report_checks.simulated else MAX_ENROLLED)
         return noise_vectors + self.capacity * self.update.minibatch
 
     @classmethod

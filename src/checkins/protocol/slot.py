@@ -355,7 +355,7 @@ def _sum(reports: Iterable[Report], start: Total | None = None) -> Total | None:
     """Return the sum of ``start`` and the reports. None if there is nothing to add.
 
     Integers are added exactly in 64 bits, so their order does not matter. The sum does not
-    overflow, because ``Rules`` bounds the number of reports by the capacity or ``MOST_ENROLLED``.
+    overflow, because ``Rules`` bounds the number of reports by the capacity or ``MAX_ENROLLED``.
     """
     total = None if start is None else start.copy()
     for report in reports:

@@ -23,7 +23,7 @@ from checkins import validate
 from checkins.errors import InvalidValue
 from checkins.randomizers.exact_sampling import OperatingSystemBytes
 from checkins.randomizers.grid import (
-    MOST_DIMENSION,
+    MAX_DIMENSION,
     REFUSAL_EXPONENT,
     Grid,
     Units,
@@ -175,7 +175,7 @@ class DeviceSampler:
 
     def __post_init__(self) -> None:
         validate.one_of(Grid, grid=self.grid)
-        validate.count(most=MOST_DIMENSION, dimension=self.dimension)
+        validate.count(most=MAX_DIMENSION, dimension=self.dimension)
         require_dimension(self.randomizer, self.dimension)
         noise: SymmetricNoise | RoundedResponse
         match self.randomizer:

@@ -74,7 +74,7 @@ def exp_minus_rounded_up(loss: Fraction) -> Fraction:
     return Fraction(units, 1 << FRACTION_BITS)
 
 
-LEAST_SCALE = 3
+MIN_SCALE = 3
 """Smallest scale at which a sum of rounded normals is close to one rounded normal."""
 MASS_RANGE_DEVIATIONS = 14
 """Masses are computed for |k| up to this many deviations, where ``MASS_ERROR`` is proved."""
@@ -84,7 +84,7 @@ MASS_ERROR = 1 << 26
 
 @dataclass(frozen=True, slots=True)
 class RoundedNormal:
-    """The distribution of round(N(0, scale^2)), for a scale of at least LEAST_SCALE."""
+    """The distribution of round(N(0, scale^2)), for a scale of at least MIN_SCALE."""
 
     scale: Fraction
 

@@ -23,7 +23,7 @@ import numpy.typing as npt
 
 from checkins import validate
 from checkins.errors import InvalidValue
-from checkins.randomizers.exact_sampling import LEAST_SCALE, exp_minus_rounded_up
+from checkins.randomizers.exact_sampling import MIN_SCALE, exp_minus_rounded_up
 from checkins.randomizers.integer_noise import (
     GAUSSIAN_CUT_DEVIATIONS,
     LAPLACE_CUT_SCALES,
@@ -34,11 +34,11 @@ from checkins.randomizers.integer_noise import (
 from checkins.randomizers.privunit import PrivUnit
 from checkins.randomizers.randomizer import Gaussian, Laplace, RandomizedResponse, Randomizer
 
-MOST_UNITS = 2**31 - 1
+MAX_UNITS = 2**31 - 1
 """Largest entry of a report, which is a vector of 32-bit integers."""
-MOST_CLIP_UNITS = 2**30
+MAX_CLIP_UNITS = 2**30
 """Largest clip norm in grid units. The other half of the 32-bit range is for the noise."""
-MOST_DIMENSION = 10**9
+MAX_DIMENSION = 10**9
 """Largest dimension of a report."""
 REFUSAL_EXPONENT = 91
 """An honest report is rejected as too long with probability at most exp(-91)."""
@@ -76,8 +76,8 @@ class Grid:
             raise InvalidValue(
                 "grid", self.step, f"is too coarse: must be at most the clip, {clip!r}"
             )
-        if units > MOST_CLIP_UNITS:
-            least = f"{clip / MOST_CLIP_UNITS * (1 + 1e-6):.3g}"
+        if units > MAX_CLIP_UNITS:
+            least = f"{clip / MAX_CLIP_UNITS * (1 + 1e-6):.3g}"
             raise GridTooFine("grid", self.step, f"is too fine: must be at least {least}")
         return units
 
@@ -126,8 +126,8 @@ class Grid:
             self._check_32_bits(clip, LAPLACE_CUT_SCALES * scale)
             return scale
         scale = Fraction(randomizer.noise_multiplier) * clip
-        if scale < LEAST_SCALE:
-            most = f"{float(scale * Fraction(self.step) / LEAST_SCALE) * (1 - 1e-3):.3g}"
+        if scale < MIN_SCALE:
+            most = f"{float(scale * Fraction(self.step) / MIN_SCALE) * (1 - 1e-3):.3g}"
             expected = f"is too coarse: must be at most {most}, a third of the noise's deviation"
             raise InvalidValue("grid", self.step, expected)
         self._check_32_bits(clip, GAUSSIAN_CUT_DEVIATIONS * scale)
@@ -140,8 +140,8 @@ class Grid:
         sizes of noise are divided into cells.
         """
         largest_entry = clip + noise_cut * Fraction(513, 512) + 2
-        if largest_entry > MOST_UNITS:
-            least = float(Fraction(self.step) * largest_entry / MOST_UNITS) * (1 + 1e-2)
+        if largest_entry > MAX_UNITS:
+            least = float(Fraction(self.step) * largest_entry / MAX_UNITS) * (1 + 1e-2)
             expected = f"is too fine: reports must fit 32 bits, so it must be at least {least:.3g}"
             raise GridTooFine("grid", self.step, expected)
 
@@ -168,7 +168,7 @@ def variation(
     True
     """
     validate.count(reports=reports)
-    validate.count(most=MOST_DIMENSION, dimension=dimension)
+    validate.count(most=MAX_DIMENSION, dimension=dimension)
     if isinstance(randomizer, RandomizedResponse):
         return 0.0  # the sampler of randomized response is exact
     if isinstance(randomizer, PrivUnit):
@@ -229,7 +229,7 @@ Vector = npt.NDArray[Any]
 FloatArray = npt.NDArray[np.float64]
 
 _CHUNK = 1 << 15  # coordinates per chunk, which then fits into the cache
-_MOST_SHRINKS = 52  # the last shrink, by a half, is far more than rounding errors need
+_MAX_SHRINKS = 52  # the last shrink, by a half, is far more than rounding errors need
 
 
 def as_vector(update: npt.ArrayLike) -> Vector:
@@ -261,7 +261,7 @@ def clip_to_units(update: Vector, *, clip: float, step: float, order: int, bound
                 total += sum_of_powers(units[part], order)
             if total <= bound:
                 return units
-        for shrink in range(_MOST_SHRINKS):
+        for shrink in range(_MAX_SHRINKS):
             total = 0
             for part, chunk in _chunks(update):
                 size = np.abs(chunk)
@@ -270,7 +270,7 @@ def clip_to_units(update: Vector, *, clip: float, step: float, order: int, bound
                 total += sum_of_powers(units[part], order)
             if total <= bound:
                 return units
-            target *= 1.0 - 2.0 ** (shrink - _MOST_SHRINKS)
+            target *= 1.0 - 2.0 ** (shrink - _MAX_SHRINKS)
     units[:] = 0
     return units
 

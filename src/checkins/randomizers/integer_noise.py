@@ -55,7 +55,7 @@ GAUSSIAN_CUT_DEVIATIONS = Fraction(27, 2)
 LAPLACE_CUT_SCALES = 91
 """Laplace noise is truncated at this many scales. The tail probability is below 2**-131."""
 _CHUNK = 1 << 15  # draws per chunk, which then fits into the cache
-MOST_CELLS = COLUMNS // 2 - 1
+MAX_CELLS = COLUMNS // 2 - 1
 """Largest number of cells of a staircase, whose table has two entries per cell, and two more."""
 _SCALE_BITS = 32
 _WEIGHT_SHIFT = FRACTION_BITS - WEIGHT_BITS + _SCALE_BITS  # from mass times scale to weight
@@ -297,7 +297,7 @@ def rounded_gaussian(scale: Fraction) -> SymmetricNoise:
         weights = [max(0, weight) for weight in weights]
         sizes = DigitwiseSizes(AliasTable.of([*weights, TOTAL_WEIGHT - sum(weights)]), largest, ())
     else:
-        offset_bits, cells = divide_into_cells(largest, max_cells=MOST_CELLS)
+        offset_bits, cells = divide_into_cells(largest, max_cells=MAX_CELLS)
         sizes = Staircase.of(scale, offset_bits=offset_bits, cells=cells)
     tail_probability = exp_minus_rounded_up(GAUSSIAN_CUT_DEVIATIONS**2 / 2)
     return SymmetricNoise(sizes, sizes.variation + tail_probability)

@@ -24,13 +24,13 @@ from checkins.randomizers.privunit import PrivUnit
 
 RELATIVE_ROUND_OFF = 1e-9
 """Relative amount that is added to ``Gaussian.delta``, ten times the largest rounding error."""
-LEAST_DELTA = sys.float_info.min
+MIN_DELTA = sys.float_info.min
 """Smallest delta that ``Gaussian.delta`` returns, because smaller floats are less precise."""
-_LEAST_QUANTILE = -37.6  # below it, the normal distribution function is below LEAST_DELTA
-_MOST_DISTANCE = 1e150  # if updates are this many deviations apart, noise hides nothing
+_MIN_QUANTILE = -37.6  # below it, the normal distribution function is below MIN_DELTA
+_MAX_DISTANCE = 1e150  # if updates are this many deviations apart, noise hides nothing
 _SMALL_DISTANCE = 0.1  # below this many deviations, a difference is computed as an integral
 _NODES, _WEIGHTS = roots_legendre(10)  # of Gauss-Legendre quadrature on [-1, 1]
-MOST_CATEGORIES = 2**31 - 1
+MAX_CATEGORIES = 2**31 - 1
 """Largest number of categories of randomized response, so that a category fits 32 bits."""
 
 
@@ -84,18 +84,18 @@ class Gaussian:
         Theorem:     [BW18, Thm 8], arXiv:1805.06530v2, at sensitivity 2C. Necessary and sufficient.
         Neighbours:  any two updates of one client (the local model).
         Rounding:    up, by the relative amount RELATIVE_ROUND_OFF, and by more if the noise is
-                     below a ten-thousandth of the clip. The result is at least LEAST_DELTA.
+                     below a ten-thousandth of the clip. The result is at least MIN_DELTA.
 
         >>> round(Gaussian(clip=1.0, noise_multiplier=2.0).delta(epsilon=1.0), 4)
         0.1269
         """
         validate.non_negative(epsilon=epsilon)
         s = 2.0 / self.noise_multiplier
-        if not s < _MOST_DISTANCE:
+        if not s < _MAX_DISTANCE:
             return 1.0
         a = s / 2 - epsilon / s
-        if a < _LEAST_QUANTILE:
-            return LEAST_DELTA
+        if a < _MIN_QUANTILE:
+            return MIN_DELTA
         density = math.exp(-a * a / 2) / math.sqrt(2 * math.pi)
         if s < _SMALL_DISTANCE:  # the terms nearly cancel, so integrate -R' = 1 - y R(y) instead
             y = s / 2 * (_NODES + 1.0) - a
@@ -105,7 +105,7 @@ class Gaussian:
         else:
             delta = density * float(_mills_ratio(-a) - _mills_ratio(s - a))
         margin = RELATIVE_ROUND_OFF + (abs(a) + 1.0) * s * 2.0**-50  # the error of a grows with s
-        return min(1.0, max(LEAST_DELTA, delta * (1 + margin)))
+        return min(1.0, max(MIN_DELTA, delta * (1 + margin)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,7 +181,7 @@ class RandomizedResponse:
     local_epsilon: float
 
     def __post_init__(self) -> None:
-        validate.count(most=MOST_CATEGORIES, categories=self.categories)
+        validate.count(most=MAX_CATEGORIES, categories=self.categories)
         if self.categories < 2:
             raise InvalidValue("categories", self.categories, "must be at least 2")
         LocalRandomizer(self.local_epsilon)

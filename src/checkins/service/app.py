@@ -12,7 +12,7 @@ from fastapi import APIRouter, FastAPI, Request, Response
 from fastapi.responses import FileResponse, HTMLResponse
 
 from checkins import __version__
-from checkins.protocol.report import MOST_HEADER_BYTES
+from checkins.protocol.report import MAX_HEADER_BYTES
 from checkins.protocol.wire import CAMPAIGNS_PATH
 from checkins.service import logs
 from checkins.service.http import problems
@@ -132,7 +132,7 @@ def _body_limit(runner: Runner, scope: Any) -> int:
         run = path.split("/", 3)[2:3]
         live_run = runner.live_runs.get(run[0]) if run else None
         if live_run is not None:
-            return 8 + MOST_HEADER_BYTES + 4 * live_run.spec.dimension
+            return 8 + MAX_HEADER_BYTES + 4 * live_run.spec.dimension
     limits = runner.settings.limits
     return limits.campaign_bytes if path == CAMPAIGNS_PATH else limits.body_bytes
 

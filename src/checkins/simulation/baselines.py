@@ -252,7 +252,7 @@ def _least_value(
 
 EPOCHS, BATCH, RATE = 20, 256, 0.01
 """Epochs (passes over the data), rows of a minibatch, and first step size, without privacy."""
-FEWEST_STEPS_PER_EPOCH = 250
+MIN_STEPS_PER_EPOCH = 250
 """Least number of steps in an epoch. With few rows, an epoch uses every row more than once."""
 
 
@@ -269,7 +269,7 @@ def train_pooled(
     start_time = time.perf_counter()
     rows, labels = jnp.asarray(loaded.data.features), jnp.asarray(loaded.data.labels)
     batch = min(BATCH, len(rows))
-    steps = max(len(rows) // batch, FEWEST_STEPS_PER_EPOCH)
+    steps = max(len(rows) // batch, MIN_STEPS_PER_EPOCH)
     init_optimizer, run_epoch = _compiled_epoch(loaded, steps)
     generator = np.random.default_rng([seed, 3])
     flat = jnp.asarray(loaded.model.start(seed), jnp.float32)

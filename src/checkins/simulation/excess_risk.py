@@ -25,10 +25,10 @@ from checkins.tasks.data.synthetic import Problem
 
 CONFIDENCE = 0.999
 """Confidence level of the upper limit (one-sided) of the risk of one trial."""
-FEWEST_RUNS = 10
+MIN_RUNS = 10
 """Least number of runs. With fewer, Student's t describes the mean of skewed risks poorly."""
-MOST_RUNS = 100_000
-MOST_SLOTS = 2**20
+MAX_RUNS = 100_000
+MAX_SLOTS = 2**20
 
 _MAX_ROWS = 1 << 18  # largest number of clients' rows, or of updates, in memory at a time
 _Models = NDArray[np.float64]
@@ -69,7 +69,7 @@ class Trial:
     def __post_init__(self) -> None:
         validate.one_of(Problem, problem=self.problem)
         validate.one_of(Scheme, scheme=self.scheme)
-        validate.count(most=MOST_SLOTS, slots=self.slots)
+        validate.count(most=MAX_SLOTS, slots=self.slots)
         validate.count(clients=self.clients)
         validate.non_negative(noise_std=self.noise_std)
         validate.probability(participation=self.participation)
@@ -169,9 +169,9 @@ class MeasuredRisk:
 def measure(trial: Trial, *, runs: int, seed: int) -> MeasuredRisk:
     """Run the trial ``runs`` times. Different seeds share no client and no randomness."""
     validate.one_of(Trial, trial=trial)
-    validate.count(most=MOST_RUNS, runs=runs)
-    if not runs >= FEWEST_RUNS:
-        raise InvalidValue("runs", runs, f"must be at least {FEWEST_RUNS}")
+    validate.count(most=MAX_RUNS, runs=runs)
+    if not runs >= MIN_RUNS:
+        raise InvalidValue("runs", runs, f"must be at least {MIN_RUNS}")
     models = train_models(trial, runs=runs, seed=seed)
     risks = [trial.problem.excess_risk(model) for model in models]
     deviation = float(np.std(risks, ddof=1))

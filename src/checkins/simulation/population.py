@@ -23,7 +23,7 @@ Shares = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
-class Always:
+class AlwaysAvailable:
     """Every client is online at its slot."""
 
     def online(self, slots: NDArray[np.int64]) -> Shares:
@@ -79,7 +79,7 @@ class Arrivals:
         return f"arrivals:{self.slots}"
 
 
-Availability = Always | Diurnal | Arrivals
+Availability = AlwaysAvailable | Diurnal | Arrivals
 
 
 def parse_availability(text: str) -> Availability:
@@ -89,7 +89,7 @@ def parse_availability(text: str) -> Availability:
     Diurnal(period=96, least=0.2)
     """
     if text == "always":
-        return Always()
+        return AlwaysAvailable()
     words = text.split(":")
     try:
         if len(words) == 3 and words[0] == "diurnal":
@@ -107,10 +107,10 @@ def parse_availability(text: str) -> Availability:
 FEISTEL_ROUNDS = 8
 """Number of Feistel rounds. Four are enough if the round function is pseudorandom."""
 
-MOST_CLIENTS = 2**32 - 2**17
+MAX_CLIENTS = 2**32 - 2**17
 """Largest number of clients. Positions must fit into the 32-bit integers of accelerators."""
 
-LEAST_DOMAIN = 64
+MIN_DOMAIN = 64
 """Smallest domain of the Feistel network. On a smaller one, some orders would be more likely."""
 
 Words = NDArray[np.uint32]
@@ -131,7 +131,7 @@ class Permutation:
     seed: int
 
     def __post_init__(self) -> None:
-        validate.count(most=MOST_CLIENTS, size=self.size)
+        validate.count(most=MAX_CLIENTS, size=self.size)
 
     @property
     def keys(self) -> Words:
@@ -157,7 +157,7 @@ def round_keys(seeds: np.random.SeedSequence, shape: tuple[int, ...]) -> Words:
 
 def digit_sizes(size: int) -> tuple[int, int]:
     """Return how many values each of the two digits has. The product is at least ``size``."""
-    domain = max(size, LEAST_DOMAIN)
+    domain = max(size, MIN_DOMAIN)
     low = math.isqrt(domain - 1) + 1
     return -(-domain // low), low
 
@@ -231,14 +231,14 @@ class SimulatedPopulation:
     design: Design
     clients: int
     seed: int
-    availability: Availability = field(default_factory=Always)
+    availability: Availability = field(default_factory=AlwaysAvailable)
     dropout: float = 0.0
     """Probability that a chosen client never reports."""
     sampling: Sampling = Sampling.CHECK_INS
 
     def __post_init__(self) -> None:
         validate.one_of(Design, design=self.design)
-        validate.count(most=MOST_CLIENTS, clients=self.clients)
+        validate.count(most=MAX_CLIENTS, clients=self.clients)
         validate.probability(dropout=self.dropout)
 
     def draw_run(self, number: int = 1) -> SlotCounts:

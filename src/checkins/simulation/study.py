@@ -24,7 +24,7 @@ from checkins.simulation.engine.loop import server_of
 from checkins.simulation.engine.mechanism import Mechanism
 from checkins.simulation.engine.outcome import Outcome, task_of
 from checkins.simulation.engine.training import Scenario
-from checkins.simulation.population import MOST_CLIENTS, Always, Availability
+from checkins.simulation.population import MAX_CLIENTS, AlwaysAvailable, Availability
 from checkins.simulation.result import BaselineResult, SimulationResult, SweepResult
 from checkins.simulation.sweep import setting_label
 from checkins.simulation.workers import Job, load_task
@@ -32,7 +32,7 @@ from checkins.simulation.workers import Job, load_task
 Setting = dict[str, object]
 """Keys of a campaign file that a sweep replaced, with their new values; empty without a sweep."""
 
-MOST_SLOTS = 50_000_000
+MAX_SLOTS = 50_000_000
 """Largest number of slots of a run. Each slot takes about fifty bytes of memory."""
 
 FIXED_BEFOREHAND = "the last slot was fixed beforehand and does not depend on the releases"
@@ -52,12 +52,12 @@ class ScenarioOptions:
 
     clients: int | None = None
     reuse_clients: bool = False
-    availability: Availability = field(default_factory=Always)
+    availability: Availability = field(default_factory=AlwaysAvailable)
     dropout: float = 0.0
 
     def __post_init__(self) -> None:
         if self.clients is not None:
-            validate.count(most=MOST_CLIENTS, clients=self.clients)
+            validate.count(most=MAX_CLIENTS, clients=self.clients)
         validate.probability(dropout=self.dropout)
 
     def scenario(self, campaign: Campaign, clients_in_data: int) -> Scenario:
@@ -128,8 +128,8 @@ class Study:
         loaded = load_task(task, self.folder)
         check_loss(loaded, task.model)
         self.scenario_options.scenario(campaign, loaded.data.clients)
-        if campaign.design.slots > MOST_SLOTS:
-            why = f"must be at most {MOST_SLOTS:,} to be simulated"
+        if campaign.design.slots > MAX_SLOTS:
+            why = f"must be at most {MAX_SLOTS:,} to be simulated"
             raise InvalidValue("slots", campaign.design.slots, why)
         Mechanism.of(campaign, loaded.model.dimension)
         server_of(task.optimizer)

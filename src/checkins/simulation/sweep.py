@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from checkins.campaign import Campaign, InvalidCampaign, campaign_text, parse_campaign
 from checkins.errors import InvalidValue
 
-MOST_SETTINGS = 1000
+MAX_SETTINGS = 1000
 """Largest number of combinations in a sweep."""
 
 
@@ -47,8 +47,8 @@ def setting_combinations(axes: Iterable[Axis]) -> Iterator[dict[str, object]]:
     combinations = 1
     for axis in axis_list:
         combinations *= len(axis.values)
-    if combinations > MOST_SETTINGS:
-        raise InvalidValue("sweep", combinations, f"makes more than {MOST_SETTINGS:,} campaigns")
+    if combinations > MAX_SETTINGS:
+        raise InvalidValue("sweep", combinations, f"makes more than {MAX_SETTINGS:,} campaigns")
     for values in itertools.product(*(axis.values for axis in axis_list)):
         yield dict(zip(keys, values, strict=True))
 

@@ -26,10 +26,10 @@ import numpy as np
 
 from checkins import validate
 from checkins.errors import InvalidValue
-from checkins.simulation.excess_risk import MOST_SLOTS, MeasuredRisk, Scheme, Trial, measure
+from checkins.simulation.excess_risk import MAX_SLOTS, MeasuredRisk, Scheme, Trial, measure
 from checkins.tasks.data.synthetic import Loss, Problem
 
-FEWEST_SLOTS = 256
+MIN_SLOTS = 256
 """Least number of slots of a sweep, so that its shortest trial has four slots."""
 SLOT_DIVISORS = (64, 16, 4, 1)
 """Divisors of the largest number of slots. A slot series has one measurement per divisor."""
@@ -39,7 +39,7 @@ DIMENSION, DIAMETER, NOISE = 2, 2.0, 0.5
 """Dimension and diameter of the problems. ``NOISE`` is √(pσ²)/L, the typical norm of a report's
 noise divided by the largest norm of a gradient."""
 
-OnFraction = Callable[[float], None]
+OnProgress = Callable[[float], None]
 """Called with the finished fraction of the work."""
 
 
@@ -159,15 +159,15 @@ class UtilitySweep:
 
 
 def sweep(
-    *, slots: int, runs: int, seed: int, on_progress: OnFraction = lambda share: None
+    *, slots: int, runs: int, seed: int, on_progress: OnProgress = lambda share: None
 ) -> UtilitySweep:
     """Run all trials, with at most ``slots`` slots each.
 
     ``on_progress`` is called with the finished fraction. Trials share no clients and no randomness.
     """
-    validate.count(most=MOST_SLOTS, slots=slots)
-    if not slots >= FEWEST_SLOTS:
-        raise InvalidValue("slots", slots, f"must be at least {FEWEST_SLOTS}")
+    validate.count(most=MAX_SLOTS, slots=slots)
+    if not slots >= MIN_SLOTS:
+        raise InvalidValue("slots", slots, f"must be at least {MIN_SLOTS}")
     slot_series, variations = list(_slot_series(slots)), list(_variations(slots))
     comparisons = list(_comparisons(slots))
     trials = [

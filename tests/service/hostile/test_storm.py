@@ -28,11 +28,11 @@ from tests.support.raw_http import answers, exchange, request
 pytestmark = pytest.mark.slow
 
 MIB = 2**20
-MOST_GROWTH = 50 * MIB
+MAX_GROWTH = 50 * MIB
 HONEST_P99_S = 1.0 if SOAK else float("inf")
 SLOW, UNREADING, SHOUTED = (800, 300, None) if SOAK else (120, 40, 300)
 """Connections of slow senders and of unreading clients; other hostile requests, None: no limit."""
-LEAST_HONEST, LASTS_S = (1000, 60.0) if SOAK else (60, 0.0)
+MIN_HONEST, LASTS_S = (1000, 60.0) if SOAK else (60, 0.0)
 """Honest requests, and seconds: the storm does not end before."""
 HONEST_PAUSE_S, POLLS_PAUSE_S = (0.02, 0.2) if SOAK else (0.2, 1.0)
 """Pauses of the honest client and of clients that abandon polls, who go on until the storm ends."""
@@ -226,7 +226,7 @@ def test_honest_clients_are_served_and_memory_stays_while_hostile_ones_rage(worl
     with raging(world, *kinds) as found:
 
         def over() -> bool:
-            enough = len(latencies) >= LEAST_HONEST and time.monotonic() > least
+            enough = len(latencies) >= MIN_HONEST and time.monotonic() > least
             return enough and "slow_senders" in found
 
         honest(world, over, latencies)
@@ -236,6 +236,6 @@ def test_honest_clients_are_served_and_memory_stays_while_hostile_ones_rage(worl
     told = f"{found}, {len(latencies)} honest, p99 {p99:.3f} s, growth {growth / MIB:.1f} MiB"
     assert sum(one["5xx"] for one in found.values()) == 0, told
     assert found["slow_senders"]["closed"] == SLOW, told
-    assert growth < MOST_GROWTH, told
+    assert growth < MAX_GROWTH, told
     assert p99 < HONEST_P99_S, told
     print(told)

@@ -189,7 +189,7 @@ def checked_loads(loads: Loads) -> NDArray[np.float64]:
     sizes = np.asarray(loads)
     if sizes.ndim != 1 or sizes.size == 0 or not np.issubdtype(sizes.dtype, np.integer):
         raise InvalidValue("loads", loads, "must be a non-empty sequence of integers")
-    if sizes.min() < 0 or not 1 <= sizes.sum() <= validate.MOST_SLOTS:
+    if sizes.min() < 0 or not 1 <= sizes.sum() <= validate.MAX_SLOTS:
         raise InvalidValue("loads", loads, "must all be at least 0, and not all 0")
     return sizes.astype(np.float64)
 

@@ -145,7 +145,7 @@ def _guarantee_arguments(given: GivenOptions) -> dict[str, Any]:
     return {
         "delta": given.number("delta", validate.open_unit),
         "adjacency": given.choice("adjacency", Adjacency),
-        "campaigns": given.integer("campaigns", default=1, most=validate.MOST_CAMPAIGNS),
+        "campaigns": given.integer("campaigns", default=1, most=validate.MAX_CAMPAIGNS),
         "curious": _curious_clients(given),
     }
 
@@ -236,7 +236,7 @@ def _capacity(given: GivenOptions, text: str) -> int | None:
     if text != params.ALL_CHECK_INS:
         return params.integer("capacity", text)
     if given.texts.get("noise_at") != "server":
-        allowed = params.range_text(validate.MOST_SLOTS)
+        allowed = params.range_text(validate.MAX_SLOTS)
         raise given.invalid(
             "capacity", f"needs --noise-at server; otherwise the capacity {allowed}"
         )
@@ -253,7 +253,7 @@ def _placeholder_value(given: GivenOptions, unknown: str) -> str:
         return given.texts.get("window", "1")
     if unknown == "capacity" and at_client:
         noise = given.number("noise_multiplier", validate.positive)
-        return str(min(max(1, math.ceil(1.0 / noise) ** 2), validate.MOST_SLOTS))
+        return str(min(max(1, math.ceil(1.0 / noise) ** 2), validate.MAX_SLOTS))
     if unknown == "noise_multiplier" and at_client:
         capacity = given.texts.get("capacity", "1")
         return (

@@ -294,7 +294,7 @@ def _open_ledger(path_or_url: str, *, quiet: bool) -> Iterator[tuple[Iterable[by
 
 def _split_lines(chunks: Iterable[bytes]) -> Iterator[bytes]:
     """Split chunks of bytes into lines with newlines. Stop at a line too long to be valid."""
-    from checkins.ledger.entry import MOST_LINE_BYTES
+    from checkins.ledger.entry import MAX_LINE_BYTES
 
     rest = bytearray()
     for chunk in chunks:
@@ -304,7 +304,7 @@ def _split_lines(chunks: Iterable[bytes]) -> Iterator[bytes]:
             rest = bytearray(last)
         else:
             rest += chunk
-        if len(rest) > MOST_LINE_BYTES:
+        if len(rest) > MAX_LINE_BYTES:
             break
     if rest:
         yield bytes(rest)

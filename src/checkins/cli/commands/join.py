@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from checkins.client import CampaignView, Outcome, Trainer
     from checkins.swarm import Swarm, Tally
 
-MOST_CLIENTS = 10**6
+MAX_CLIENTS = 10**6
 """Largest number of devices in one process."""
 SPARE_OPEN_FILES = 512
 """Number of files that the process may open in addition to one connection per device."""
@@ -236,8 +236,8 @@ def swarm(given: GivenOptions) -> None:
     """
     url, given = remote.split_run_from_url(given)
     with remote.errors_as_option_errors(given):
-        allowed = params.range_text(MOST_CLIENTS)
-        clients = params.integer("clients", given.required("clients", allowed), most=MOST_CLIENTS)
+        allowed = params.range_text(MAX_CLIENTS)
+        clients = params.integer("clients", given.required("clients", allowed), most=MAX_CLIENTS)
     keys = remote.read_keys(given)
     if 1 < len(keys) < clients:
         raise given.invalid("key_file", f"contains {len(keys):,} keys for {clients:,} devices")

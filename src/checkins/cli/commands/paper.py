@@ -35,7 +35,7 @@ CONVEX_PROBLEM = {
 """Constants of the convex problem for which `theorems` evaluates the utility theorems."""
 UTILITY_SEED = 1
 """Seed of the simulated campaigns. It is fixed so that the numbers can be reproduced."""
-MOST_UTILITY_SLOTS, MOST_UTILITY_SEEDS = 65_536, 10_000
+MAX_UTILITY_SLOTS, MOST_UTILITY_SEEDS = 65_536, 10_000
 """Largest values of ``--slots`` and ``--seeds`` of `utility`. Larger ones would take hours."""
 
 CLIENTS_OPTION, SLOTS_OPTION, LOCAL_EPSILON_OPTION, DELTA_OPTION, OUT_OPTION = options("""
@@ -151,9 +151,9 @@ def theorems(given: GivenOptions) -> None:
             delta=1e-6,
         )
         for name in ("clients", "slots"):
-            if setting[name] > views.MOST_CLIENTS_OR_SLOTS:
+            if setting[name] > views.MAX_CLIENTS_OR_SLOTS:
                 raise given.invalid(
-                    name, f"must be an integer from 1 to {views.MOST_CLIENTS_OR_SLOTS:,} here"
+                    name, f"must be an integer from 1 to {views.MAX_CLIENTS_OR_SLOTS:,} here"
                 )
         with given.errors_as_option_errors():
             rows = tables.theorem_sheet(tables.Setting(**setting, **CONVEX_PROBLEM))  # type: ignore[arg-type]
@@ -187,14 +187,12 @@ def utility(given: GivenOptions) -> None:
     Without options: up to 4,096 slots, 128 seeds.
     """
     from checkins.cli.views import utility as views
-    from checkins.simulation.excess_risk import FEWEST_RUNS
-    from checkins.simulation.utility_sweep import FEWEST_SLOTS, sweep
+    from checkins.simulation.excess_risk import MIN_RUNS
+    from checkins.simulation.utility_sweep import MIN_SLOTS, sweep
 
     with given.errors_as_option_errors():
-        most_slots = given.integer(
-            "slots", default=4_096, least=FEWEST_SLOTS, most=MOST_UTILITY_SLOTS
-        )
-        runs = given.integer("seeds", default=128, least=FEWEST_RUNS, most=MOST_UTILITY_SEEDS)
+        most_slots = given.integer("slots", default=4_096, least=MIN_SLOTS, most=MAX_UTILITY_SLOTS)
+        runs = given.integer("seeds", default=128, least=MIN_RUNS, most=MOST_UTILITY_SEEDS)
     label, share = "{task.description}", "{task.percentage:>3.0f}%"
     with terminal.progress(label, share, quiet=given.json) as bars:
         task = None if bars is None else bars.add_task("running campaigns", total=1.0)

@@ -156,11 +156,11 @@ def question_from(given: GivenOptions) -> Question:
     """Convert the options into the input of the planner."""
     from checkins.accounting import Adjacency
     from checkins.planning import Question
-    from checkins.planning.question import MOST_CLIENTS
+    from checkins.planning.question import MAX_CLIENTS
 
     with _errors_as_option_errors(given):
         population = params.population(
-            given.required("population", "must be an integer or LO..HI"), most=MOST_CLIENTS
+            given.required("population", "must be an integer or LO..HI"), most=MAX_CLIENTS
         )
         epsilon = given.number("epsilon", validate.positive)
         delta = given.number("delta", validate.open_unit)
@@ -206,9 +206,9 @@ def _refusal(given: GivenOptions, error: InvalidValue) -> UsageError:
 
 def _learning(given: GivenOptions) -> tuple[Learning, int, Campaign | None]:
     from checkins.planning import Learning
-    from checkins.planning.question import MOST_DIMENSION
+    from checkins.planning.question import MAX_DIMENSION
 
-    dimension = given.integer("dimension", default=0, most=MOST_DIMENSION) or None
+    dimension = given.integer("dimension", default=0, most=MAX_DIMENSION) or None
     if "task" not in given:
         if dimension is None:
             raise UsageError(
@@ -281,9 +281,9 @@ def _constraints(given: GivenOptions) -> Constraints:
     from checkins.accounting import NoiseAt, Protocol
     from checkins.campaign import RandomizerKind
     from checkins.planning import Constraints
-    from checkins.planning.question import MOST_PLANNED_SLOTS, MOST_REPEATS
+    from checkins.planning.question import MAX_PLANNED_SLOTS, MAX_REPEATS
 
-    slots = partial(params.integer, most=MOST_PLANNED_SLOTS)
+    slots = partial(params.integer, most=MAX_PLANNED_SLOTS)
     return Constraints(
         protocol=_optional(given, "protocol", partial(params.choice, choices=Protocol)),
         slots=_optional(given, "slots", slots),
@@ -295,7 +295,7 @@ def _constraints(given: GivenOptions) -> Constraints:
         ),
         window=_optional(given, "window", slots),
         minibatch=_optional(given, "minibatch", slots),
-        repeats=_optional(given, "campaigns", partial(params.integer, most=MOST_REPEATS)),
+        repeats=_optional(given, "campaigns", partial(params.integer, most=MAX_REPEATS)),
         noise_at=_optional(given, "noise_at", partial(params.choice, choices=NoiseAt)),
         randomizer=_optional(given, "randomizer", partial(params.choice, choices=RandomizerKind)),
     )

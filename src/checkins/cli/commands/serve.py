@@ -140,7 +140,7 @@ def serve(given: GivenOptions) -> None:
         "url": url,
         "campaign": run_spec and run_spec.id,
         "seal": run_spec and run_spec.seal,
-        "start": run_spec and format_time(run_spec.times.begins(1)),
+        "start": run_spec and format_time(run_spec.run_schedule.begins(1)),
         "store": settings.redacted_store,
         "progress_file": str(settings.progress_file),
         "witness": str(settings.progress_file),  # the earlier name

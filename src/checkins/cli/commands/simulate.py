@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 FORCED_EXIT_AFTER_S = 5.0
 """Seconds after the first Ctrl-C from which on another Ctrl-C ends the process at once."""
-MOST_SEEDS = 10_000
+MAX_SEEDS = 10_000
 LARGEST_SEED = 10**18
 
 OPTIONS = (
@@ -78,7 +78,7 @@ def simulate(given: GivenOptions) -> None:
     if resume and out is None:
         raise UsageError("--resume: needs --out DIR, where the simulation was saved")
     with given.errors_as_option_errors():
-        processes = given.integer("workers", default=0, most=MOST_SEEDS)
+        processes = given.integer("workers", default=0, most=MAX_SEEDS)
     if ray:
         _check_ray()
     with terminal.spinner("loading the data and computing the certificate", quiet=json):
@@ -128,7 +128,7 @@ def study_of(given: GivenOptions) -> Study:
                 raise given.invalid(name, "needs --data FILE")
     with given.errors_as_option_errors():
         first_seed = given.integer("seed", default=1, most=LARGEST_SEED)
-        count = given.integer("seeds", default=1, most=MOST_SEEDS)
+        count = given.integer("seeds", default=1, most=MAX_SEEDS)
         scenario = ScenarioOptions(
             given.integer("clients", default=0) or None,
             given.values["reuse_clients"],

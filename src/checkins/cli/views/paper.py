@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-MOST_CLIENTS_OR_SLOTS = 10_000_000
+MAX_CLIENTS_OR_SLOTS = 10_000_000
 """Largest number of clients or slots that the command `theorems` accepts. Sums over more terms
 would take minutes."""
 

@@ -23,7 +23,7 @@ from checkins.cli.terminal import bullet_list, plain_table
 from checkins.cli.views.certificate import guarantee_sentence
 from checkins.errors import InvalidValue
 from checkins.planning.explain import duration_text
-from checkins.planning.question import MOST_CLIENTS, MOST_DIMENSION
+from checkins.planning.question import MAX_CLIENTS, MAX_DIMENSION
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -58,7 +58,7 @@ REQUIRED_PROMPTS = (
         "How many clients are there?",
         "A range such as 15000..20000, or one number. The epsilon of most designs does not depend"
         " on it.",
-        lambda text: params.population(text, most=MOST_CLIENTS),
+        lambda text: params.population(text, most=MAX_CLIENTS),
     ),
     OptionPrompt(
         "epsilon",
@@ -91,7 +91,7 @@ DIMENSION_PROMPT = OptionPrompt(
     "dimension",
     "How many parameters does the model have?",
     "A report has one number per parameter, and each number gets noise.",
-    lambda text: params.integer("dimension", text, most=MOST_DIMENSION),
+    lambda text: params.integer("dimension", text, most=MAX_DIMENSION),
 )
 
 

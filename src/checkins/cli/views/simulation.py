@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from checkins.simulation.result import SimulationResult, SweepResult
     from checkins.simulation.study import PreparedStudy
 
-MOST_BARS = 10
+MAX_BARS = 10
 """If there are more jobs than this, one bar shows the progress of all of them."""
 NOT_PRIVATE = (
     "The randomness of a simulation comes from a seed and gives no privacy. If you choose settings"
@@ -45,7 +45,7 @@ def progress_bars(prepared: PreparedStudy, *, quiet: bool) -> Iterator[Callable[
             yield None
             return
         jobs, labels = prepared.jobs, prepared.labels
-        if is_one_bar := len(jobs) > MOST_BARS:
+        if is_one_bar := len(jobs) > MAX_BARS:
             total = sum(job.slots for job in jobs)
             tasks = [bars.add_task(f"{len(jobs)} jobs", total=total, metrics="")] * len(jobs)
         else:

@@ -12,7 +12,7 @@ from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel, Field
 
 from checkins.errors import InvalidValue
-from checkins.planning.question import MOST_CLIENTS, MOST_DIMENSION
+from checkins.planning.question import MAX_CLIENTS, MAX_DIMENSION
 from checkins.protocol import wire
 from checkins.service.http.problems import Problem
 from checkins.service.routes.requests import (
@@ -72,8 +72,8 @@ def _choice(meaning: str, *choices: str, required: bool = False) -> Parameter:
 def _parse_population(text: str) -> list[int]:
     match = re.fullmatch(r"([0-9]{1,11})(?:\.\.([0-9]{1,11}))?", text)
     low, high = (int(match[1]), int(match[2] or match[1])) if match else (0, 0)
-    if not (1 <= low <= MOST_CLIENTS and 1 <= high <= MOST_CLIENTS):
-        raise ValueError(f"must be an integer or LO..HI, from 1 to {MOST_CLIENTS:,}")
+    if not (1 <= low <= MAX_CLIENTS and 1 <= high <= MAX_CLIENTS):
+        raise ValueError(f"must be an integer or LO..HI, from 1 to {MAX_CLIENTS:,}")
     if low > high:
         expected = "the smallest number must not exceed the largest"
         raise Problem("invalid", f"population = {low}..{high}: {expected}")
@@ -104,7 +104,7 @@ QUESTION: Mapping[str, Parameter] = {
     "epsilon": _number("The epsilon of the budget", 0.01, 50, required=True),
     "delta": _number("The delta of the budget", 1e-15, 0.1, required=True),
     "adjacency": _choice(_ADJACENCY_MEANING, "add-remove", "replace-one", required=True),
-    "dimension": _number(_DIMENSION_MEANING, 1, MOST_DIMENSION, integer=True),
+    "dimension": _number(_DIMENSION_MEANING, 1, MAX_DIMENSION, integer=True),
     "task": _choice(_TASK_MEANING, "patients", "fashion-mnist", "synthetic"),
 }
 DEVICES: Mapping[str, Parameter] = {

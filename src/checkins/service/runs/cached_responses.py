@@ -42,8 +42,8 @@ def summary(live_run: LiveRun) -> wire.Summary:
         "repeats": spec.campaign.repeats,
         "slots": spec.rules.slots,
         "slots_closed": live_run.public_snapshot.state.closed,
-        "start": wire.format_time(spec.times.begins(1)),
-        "slot_s": spec.times.slot_s,
+        "start": wire.format_time(spec.run_schedule.begins(1)),
+        "slot_s": spec.run_schedule.slot_s,
     }
 
 
@@ -64,9 +64,9 @@ def view(
         "population_id": campaign.population_id,
         "campaign": campaign.canonical(),
         "schedule": {
-            "start": wire.format_time(spec.times.begins(1)),
-            "slot_s": spec.times.slot_s,
-            "choose_s": spec.times.choose_s,
+            "start": wire.format_time(spec.run_schedule.begins(1)),
+            "slot_s": spec.run_schedule.slot_s,
+            "choose_s": spec.run_schedule.choose_s,
             "slots": spec.rules.slots,
         },
         "affordable": spec.affordable,

@@ -143,19 +143,21 @@ async def _is_chosen(live_run: LiveRun, runner: Runner, slot: int, receipt: str)
 async def _wait_until_slot_begins(live_run: LiveRun, runner: Runner, slot: int) -> None:
     """Wait until a slot begins. Raise ``too-early`` if that is more than ``MAX_EARLY_S`` away."""
     loop = asyncio.get_running_loop()
-    begins_in_s = live_run.spec.times.begins(slot) - runner.database.now()
+    begins_in_s = live_run.spec.run_schedule.begins(slot) - runner.database.now()
     if slot > live_run.spec.rules.slots:
         raise Problem("refused", f"the run has only {live_run.spec.rules.slots:,} slots")
     if begins_in_s > MAX_EARLY_S:
         raise Problem("too-early", f"slot {slot} has not begun", retry_after=begins_in_s)
-    deadline = loop.time() + MAX_EARLY_S + live_run.spec.times.choose_s
+    deadline = loop.time() + MAX_EARLY_S + live_run.spec.run_schedule.choose_s
     while live_run.is_early(slot) and not runner.stopping.is_set():
         remaining_s = deadline - loop.time()
         if remaining_s <= 0.0 or not await live_run.wait_for_change(timeout_s=remaining_s):
             raise Problem("busy", "the previous slot is not closed yet", retry_after=1)
     # Wait until the scheduled release of the previous slot's model. How long it takes to close that
     # slot may depend on who was in it, so the response must not reveal when it was closed.
-    await asyncio.sleep(max(0.0, live_run.spec.times.releases(slot - 1) - runner.database.now()))
+    await asyncio.sleep(
+        max(0.0, live_run.spec.run_schedule.releases(slot - 1) - runner.database.now())
+    )
     if live_run.is_early(slot):
         raise Problem("busy", "the coordinator is stopping; try again", retry_after=1)
 

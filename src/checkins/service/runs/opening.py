@@ -141,7 +141,7 @@ def require_allow_list_fits(campaign: Campaign, allow_list_size: int) -> None:
 
 def _check_start_is_ahead(database: Database, spec: RunSpec) -> None:
     schedule = spec.campaign.schedule
-    if spec.number == 1 and schedule is not None and spec.times.begins(1) < database.now():
+    if spec.number == 1 and schedule is not None and spec.run_schedule.begins(1) < database.now():
         start = schedule.start.isoformat().replace("+00:00", "Z")
         expected = "has passed, and clients could not have known of it: give a later start"
         raise InvalidValue("start", start, expected)

@@ -311,7 +311,7 @@ class Runner:
         How long closing a slot takes depends on the number of reports, so a release right after the
         closing would reveal that number (invariant 7).
         """
-        public_at = live_run.spec.times.releases(snapshot.state.closed)
+        public_at = live_run.spec.run_schedule.releases(snapshot.state.closed)
         await asyncio.sleep(max(0.0, public_at - self.database.now()))
         live_run.publish(snapshot)
 

@@ -50,10 +50,10 @@ def next_due_time(spec: RunSpec, state: RunState) -> float | None:
     if state.phase is Phase.DONE:
         return None
     if state.phase is Phase.WAITING:
-        return spec.times.begins(state.slot)
+        return spec.run_schedule.begins(state.slot)
     if state.slot_phase is slots.Phase.COLLECTING:
-        return spec.times.chooses(state.slot)
-    return spec.times.ends(state.slot)
+        return spec.run_schedule.chooses(state.slot)
+    return spec.run_schedule.ends(state.slot)
 
 
 def advance(database: Database, spec: RunSpec, last_known: RunSnapshot) -> RunSnapshot:

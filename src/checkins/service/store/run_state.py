@@ -16,7 +16,7 @@ from checkins.errors import InvalidValue, OutOfOrder
 from checkins.ledger import Ledger
 from checkins.ledger.entry import NumberType, hash_model, pack_numbers
 from checkins.protocol.model_update import Learner
-from checkins.protocol.rules import MOST_ENROLLED, Rules, rules_of, sampler_of
+from checkins.protocol.rules import MAX_ENROLLED, Rules, rules_of, sampler_of
 from checkins.protocol.schedule import RunSchedule
 from checkins.protocol.server import Ending, Phase
 from checkins.protocol.slot import Phase as SlotPhase
@@ -47,7 +47,8 @@ class RunSpec:
     ``number`` counts the runs of the campaign from 1. ``shapes`` are the shapes of the model's
     tensors, by name. ``affordable`` is the number of slots that the privacy budget allows. The
     other fields are computed: ``seal`` is the hash of the campaign, ``rules`` are the parameters of
-    the protocol, ``sampler`` draws noise and dummy reports, and ``times`` has the times of slots.
+    the protocol, ``sampler`` draws noise and dummy reports, and ``run_schedule`` has the
+    times of slots.
     """
 
     campaign: Campaign
@@ -57,7 +58,7 @@ class RunSpec:
     seal: str = field(init=False)
     rules: Rules = field(init=False)
     sampler: DeviceSampler = field(init=False)
-    times: RunSchedule = field(init=False)
+    run_schedule: RunSchedule = field(init=False)
 
     def __post_init__(self) -> None:
         if self.campaign.schedule is None or self.campaign.task is None:
@@ -67,7 +68,7 @@ class RunSpec:
         object.__setattr__(self, "seal", self.campaign.seal)
         object.__setattr__(self, "rules", rules)
         object.__setattr__(self, "sampler", sampler_of(self.campaign, dimension=dimension))
-        object.__setattr__(self, "times", RunSchedule.of(self.campaign, self.number))
+        object.__setattr__(self, "run_schedule", RunSchedule.of(self.campaign, self.number))
 
     @property
     def id(self) -> str:
@@ -85,7 +86,7 @@ class RunSpec:
     def most_enrolled(self) -> int:
         """The largest number of clients that may enrol: at most the declared population, if any."""
         population = self.campaign.design.population
-        return MOST_ENROLLED if population is None else min(population.most, MOST_ENROLLED)
+        return MAX_ENROLLED if population is None else min(population.most, MAX_ENROLLED)
 
 
 @dataclass(frozen=True, slots=True)

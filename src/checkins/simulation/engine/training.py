@@ -38,7 +38,12 @@ from checkins.simulation.engine.updates import (
     client_updates,
     summed_updates,
 )
-from checkins.simulation.population import Always, Availability, SimulatedPopulation, SlotCounts
+from checkins.simulation.population import (
+    AlwaysAvailable,
+    Availability,
+    SimulatedPopulation,
+    SlotCounts,
+)
 from checkins.tasks.loaded_task import LoadedTask
 
 CPU_CHUNK_BYTES, ACCELERATOR_CHUNK_BYTES = 1 << 24, 1 << 28
@@ -55,7 +60,7 @@ class Scenario:
     """
 
     clients: int
-    availability: Availability = field(default_factory=Always)
+    availability: Availability = field(default_factory=AlwaysAvailable)
     dropout: float = 0.0
 
     def population(self, mechanism: Mechanism, seed: int) -> SimulatedPopulation:

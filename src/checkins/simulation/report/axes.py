@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from checkins.simulation.report import words
+from checkins.simulation.report import sentences
 
 FONT = 'system-ui, -apple-system, "Segoe UI", Roboto, "Helvetica Neue", Arial, sans-serif'
 LABEL_HEIGHT_PX, LETTER_WIDTH_PX = 18, 7.6
@@ -136,7 +136,7 @@ def round_ticks(low: float, high: float) -> dict[str, Any]:
     steps = (1, 2, 5) if high - low <= 2.5 else (1,)
     values = [step * 10.0**power for power in powers for step in steps]
     ticks = [value for value in values if low - 1e-9 <= math.log10(value) <= high + 1e-9]
-    return {"tickvals": ticks, "ticktext": [words.axis_number(value) for value in ticks]}
+    return {"tickvals": ticks, "ticktext": [sentences.axis_number(value) for value in ticks]}
 
 
 def without_overlap(

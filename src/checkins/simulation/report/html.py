@@ -14,7 +14,7 @@ from typing import Any
 
 from checkins.campaign import campaign_text
 from checkins.simulation.report.axes import Plot
-from checkins.simulation.report.words import finite
+from checkins.simulation.report.sentences import finite
 from checkins.simulation.result import SimulationResult
 from checkins.validate import import_optional
 

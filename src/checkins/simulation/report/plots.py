@@ -14,7 +14,7 @@ from typing import Any
 
 from checkins.simulation.baselines import Baseline
 from checkins.simulation.engine.outcome import Curve
-from checkins.simulation.report import axes, words
+from checkins.simulation.report import axes, sentences
 from checkins.simulation.report.axes import LABEL_HEIGHT_PX, Plot, annotation, base_layout, scatter
 from checkins.simulation.result import BaselineResult, SimulationResult
 
@@ -24,7 +24,7 @@ COLOURS = {
     Baseline.SHUFFLING: "@green",
     Baseline.NO_AMPLIFICATION: "@purple",
 }
-MOST_TICKS = 6
+MAX_TICKS = 6
 """If a setting has at most this number of values, each value has a tick on the axis."""
 
 Row = tuple[str, float, float | None, str]
@@ -98,8 +98,8 @@ def learning_plot(result: SimulationResult, metric: str, *, small: bool = False)
         for baseline in result.available_baselines
         if (baseline_band := curve_band(baseline.curves, metric)) is not None
     ]
-    lines.append(Line(words.THIS_METHOD, "@blue", own_band, 2.6, own_band.curves > 1))
-    return lines_plot(metric, lines, data_name=words.data_name(result), small=small)
+    lines.append(Line(sentences.THIS_METHOD, "@blue", own_band, 2.6, own_band.curves > 1))
+    return lines_plot(metric, lines, data_name=sentences.data_name(result), small=small)
 
 
 def lines_plot(metric: str, lines: Sequence[Line], *, data_name: str, small: bool = False) -> Plot:
@@ -122,9 +122,9 @@ def lines_plot(metric: str, lines: Sequence[Line], *, data_name: str, small: boo
     has_room = not small and LABEL_HEIGHT_PX * len(lines) <= plot_height
     if has_room:
         _label_line_ends(layout, lines, axis, plot_height, logarithmic=logarithmic)
-    name, title = f"learning-{metric}", f"{words.metric_name(metric)} on {data_name}"
+    name, title = f"learning-{metric}", f"{sentences.metric_name(metric)} on {data_name}"
     alt_text = "; ".join(
-        f"{line.name} ends at {words.metric_text(metric, line.band.mean[-1])}" for line in lines
+        f"{line.name} ends at {sentences.metric_text(metric, line.band.mean[-1])}" for line in lines
     )
     by_width = sorted(lines, key=lambda line: -line.width)
     legend = () if small else tuple((line.name, line.colour) for line in by_width)
@@ -137,14 +137,14 @@ def lines_plot(metric: str, lines: Sequence[Line], *, data_name: str, small: boo
 def epsilon_plot(result: SimulationResult) -> Plot | None:
     """Plot epsilon over slots, and the budget. Return None if no bound on epsilon is known."""
     slots = [slots for slots, _ in result.epsilon_by_slot]
-    epsilons = [words.finite(epsilon) for _, epsilon in result.epsilon_by_slot]
-    finite_epsilons = words.finite_values(epsilons)
+    epsilons = [sentences.finite(epsilon) for _, epsilon in result.epsilon_by_slot]
+    finite_epsilons = sentences.finite_values(epsilons)
     if not finite_epsilons:
         return None
     budget = result.campaign.budget.epsilon
-    last_text = f"ε ≤ {words.rounded_up(finite_epsilons[-1])}"
+    last_text = f"ε ≤ {sentences.rounded_up(finite_epsilons[-1])}"
     style = {"line": {"color": "@blue", "width": 2.6}, "fill": "tozeroy"}
-    texts = [words.rounded_up(value) for value in epsilons]
+    texts = [sentences.rounded_up(value) for value in epsilons]
     style |= {"fillcolor": "@blue/0.10", "customdata": texts}
     hover = "slot %{x}: ε ≤ %{customdata}<extra></extra>"
     line = scatter("lines", slots, epsilons, name="spent", **style, hovertemplate=hover)
@@ -154,7 +154,7 @@ def epsilon_plot(result: SimulationResult) -> Plot | None:
     layout["xaxis"]["range"] = [0, slots[-1]]
     last_slot = slots[max(index for index, value in enumerate(epsilons) if value is not None)]
     layout["shapes"] = [axes.horizontal_line(budget, "@orange")]
-    budget_text = words.rounded(budget)
+    budget_text = sentences.rounded(budget)
     layout["annotations"] = [
         annotation(last_text, x=last_slot, y=finite_epsilons[-1], colour="@blue")
         | {"xanchor": "right", "yanchor": "bottom", "yshift": 6},
@@ -192,7 +192,7 @@ def occupancy_plot(result: SimulationResult) -> Plot | None:
     if capacity is not None and capacity_in_view(result):
         layout["shapes"] = [axes.vertical_line(capacity)]
         first, last = min(first, capacity - width), max(last, capacity + width)
-        text = f"capacity {words.count_text(capacity)}"
+        text = f"capacity {sentences.count_text(capacity)}"
         layout["annotations"] = [_label_above(text, capacity, "@soft", (first, last))]
     layout["xaxis"]["range"] = [first, last]
     alt_text = "Share of slots by their number of check-ins, measured and expected."
@@ -235,7 +235,7 @@ def dummies_plot(result: SimulationResult) -> Plot | None:
     margin = max(0.35 * (most - least), 0.01 * most, 2.0)
     layout["xaxis"].update(range=[least - margin, most + margin], nticks=6, tickformat=",")
     layout["shapes"] = [axes.vertical_line(expected, colour="@orange", dash="solid")]
-    theory, ends = words.count_text(expected), (least - margin, most + margin)
+    theory, ends = sentences.count_text(expected), (least - margin, most + margin)
     layout["annotations"] = [_label_above(f"theory {theory}", expected, "@orange", ends)]
     alt_text = f"Dummies of each seed, compared with the {theory} that theory expects."
     return Plot("dummies", "Dummies, one dot for each seed", alt_text, [dots], layout)
@@ -249,7 +249,7 @@ def _label_above(text: str, x: float, colour: str, ends: tuple[float, float]) ->
 
 def _baseline_line(baseline: BaselineResult, band: Band, own_band: Band) -> Line:
     """Return the line of a baseline: horizontal if the baseline was evaluated only at its end."""
-    name, colour = words.METHOD_NAMES[baseline.kind], COLOURS[baseline.kind]
+    name, colour = sentences.METHOD_NAMES[baseline.kind], COLOURS[baseline.kind]
     if len(band.slots) > 1 or len(own_band.slots) == 1:
         return Line(name, colour, band)
     ends = (own_band.slots[0], own_band.slots[-1])
@@ -313,8 +313,8 @@ def dots_plot(name: str, metric: str, rows: Sequence[Row], *, data_name: str) ->
     labels, values, _, colours = zip(*ordered, strict=True)
     ranges = [(value - (spread or 0.0), value + (spread or 0.0)) for _, value, spread, _ in ordered]
     value_texts = [
-        f"{words.metric_text(metric, value)} {words.deviation_text(metric, spread)}".rstrip()
-        for _, value, spread, _ in ordered
+        f"{sentences.metric_text(metric, mean)} {sentences.deviation_text(metric, std)}".rstrip()
+        for _, mean, std, _ in ordered
     ]
     marker = {"color": colours, "size": 13}
     dots = scatter("markers", values, list(range(len(ordered))), marker=marker, hoverinfo="skip")
@@ -343,7 +343,7 @@ def dots_plot(name: str, metric: str, rows: Sequence[Row], *, data_name: str) ->
                 f"{label}  {text}", colour=colour, **at_row, x=0, name=axes.NARROW, yshift=17
             ),
         ]
-    title = f"{words.metric_name(metric)} on {data_name}"
+    title = f"{sentences.metric_name(metric)} on {data_name}"
     alt_text = "; ".join(map(" ".join, zip(labels, value_texts, strict=True)))
     return Plot(name, axes.capitalized(title), f"{title}: {alt_text}.", [*bars, dots], layout)
 
@@ -384,15 +384,15 @@ def setting_plot(
     hover = f"{axes.escaped(title)} %{{x}}: %{{y:{digits}}}<extra></extra>"
     dots = scatter("markers", xs, values, marker=marker, hovertemplate=hover)
     layout = base_layout(320, x_title=axes.escaped(title), y_format=tick_format(metric, values))
-    if len(xs) <= MOST_TICKS:
-        layout["xaxis"].update(tickvals=xs, ticktext=[words.rounded(p) for p in xs])
+    if len(xs) <= MAX_TICKS:
+        layout["xaxis"].update(tickvals=xs, ticktext=[sentences.rounded(p) for p in xs])
     if xs[0] > 0.0 and xs[-1] >= 10.0 * xs[0]:
         layout["xaxis"]["type"] = "log"
-        if len(xs) > MOST_TICKS:
+        if len(xs) > MAX_TICKS:
             layout["xaxis"].update(axes.round_ticks(math.log10(xs[0]), math.log10(xs[-1])))
-    name = words.metric_name(metric)
+    name = sentences.metric_name(metric)
     alt_text = "; ".join(
-        f"{words.rounded(p.x)} gives {words.metric_text(metric, p.value)}" for p in ordered
+        f"{sentences.rounded(p.x)} gives {sentences.metric_text(metric, p.value)}" for p in ordered
     )
     heading = axes.capitalized(f"{name} on {data_name}")
     return Plot(
@@ -403,15 +403,19 @@ def setting_plot(
 def methods_plot(result: SimulationResult, metric: str) -> Plot | None:
     """Plot the metric of every method. Return None if there is no method to compare with."""
     rows = [
-        _dot_row(words.THIS_METHOD, result, metric, "@blue"),
+        _dot_row(sentences.THIS_METHOD, result, metric, "@blue"),
         *(
-            _dot_row(words.METHOD_NAMES[baseline.kind], baseline, metric, COLOURS[baseline.kind])
+            _dot_row(
+                sentences.METHOD_NAMES[baseline.kind], baseline, metric, COLOURS[baseline.kind]
+            )
             for baseline in result.available_baselines
             if metric in baseline.metrics
         ),
     ]
     return (
-        dots_plot("methods", metric, rows, data_name=words.data_name(result)) if rows[1:] else None
+        dots_plot("methods", metric, rows, data_name=sentences.data_name(result))
+        if rows[1:]
+        else None
     )
 
 

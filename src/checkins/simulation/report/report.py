@@ -11,7 +11,7 @@ from checkins import durable_file
 from checkins.accounting import Certificate
 from checkins.simulation.baselines import Baseline
 from checkins.simulation.report import html as page
-from checkins.simulation.report import plots, sweep, words
+from checkins.simulation.report import plots, sentences, sweep
 from checkins.simulation.result import BaselineResult, SimulationResult, SweepResult
 
 EPSILON_LABEL = "Privacy loss, ε"
@@ -38,13 +38,13 @@ def _header(result: SimulationResult) -> str:
     return page.join_parts(
         page.paragraph("Simulated campaign", css_class="eyebrow"),
         f"<h1>{page.escaped(result.campaign.name)}</h1>",
-        page.paragraph(words.subtitle(result), css_class="lede"),
-        page.paragraph(words.partial_notice(result), css_class="notice"),
-        page.paragraph(words.over_budget_notice(result), css_class="notice"),
+        page.paragraph(sentences.subtitle(result), css_class="lede"),
+        page.paragraph(sentences.partial_notice(result), css_class="notice"),
+        page.paragraph(sentences.over_budget_notice(result), css_class="notice"),
         page.headline_numbers(_headline_numbers(result), highlighted=highlighted),
         '<div class="meaning">',
-        *(page.paragraph(sentence) for sentence in words.summary_sentences(result)),
-        page.paragraph(words.scenario_sentence(result)),
+        *(page.paragraph(sentence) for sentence in sentences.summary_sentences(result)),
+        page.paragraph(sentences.scenario_sentence(result)),
         *(page.paragraph(f"Note: {note}.", css_class="soft") for note in result.notes),
         "</div>",
     )
@@ -53,20 +53,25 @@ def _header(result: SimulationResult) -> str:
 def _headline_numbers(result: SimulationResult) -> list[tuple[str, str, str, str]]:
     """Return the four large numbers of the page: (label, number, smaller text, note)."""
     certificate, expected = result.certificate, result.dummies_expected
-    epsilon = words.finite(certificate.epsilon)
+    epsilon = sentences.finite(certificate.epsilon)
     over_budget = "" if result.within_budget else "over budget; "
-    bound = "not bounded" if epsilon is None else f"≤ {words.rounded_up(epsilon)}"
-    delta_text = f"at δ = {words.rounded(certificate.delta)}"
+    bound = "not bounded" if epsilon is None else f"≤ {sentences.rounded_up(epsilon)}"
+    delta_text = f"at δ = {sentences.rounded(certificate.delta)}"
     epsilon_note = f"{over_budget}{certificate.adjacency}, method {certificate.method}, rounded up"
-    slots = f"in {words.count_text(result.slots)} slots"
-    update_rate = f"{words.short_count(result.updates_per_second)} client updates per second"
-    expected_text = "" if expected is None else f"theory {words.count_text(expected)}"
+    slots = f"in {sentences.count_text(result.slots)} slots"
+    update_rate = f"{sentences.short_count(result.updates_per_second)} client updates per second"
+    expected_text = "" if expected is None else f"theory {sentences.count_text(expected)}"
     dummies_note = "reports that the server draws in place of missing ones"
     return [
         _metric_number(result),
         (EPSILON_LABEL, bound, delta_text, epsilon_note),
-        ("Check-ins", words.count_text(result.check_ins), slots, f"{update_rate} on this machine"),
-        ("Dummies", words.count_text(result.dummies), expected_text, dummies_note),
+        (
+            "Check-ins",
+            sentences.count_text(result.check_ins),
+            slots,
+            f"{update_rate} on this machine",
+        ),
+        ("Dummies", sentences.count_text(result.dummies), expected_text, dummies_note),
     ]
 
 
@@ -74,16 +79,16 @@ def _metric_number(result: SimulationResult) -> tuple[str, str, str, str]:
     metric, values = result.headline, result.metrics
     if metric is None:
         return "Quality", "diverged", "", "the rate is too large for this noise"
-    deviation = words.spread_text(result, metric)
+    deviation = sentences.spread_text(result, metric)
     seeds_note = f"mean and deviation over {len(result.seeds)} seeds" if deviation else "one seed"
     other_metrics = [
-        f"{words.metric_name(name)} {words.metric_text(name, values[name])}"
+        f"{sentences.metric_name(name)} {sentences.metric_text(name, values[name])}"
         for name in result.metric_names[1:]
     ]
-    label = words.metric_name(metric)
+    label = sentences.metric_name(metric)
     return (
-        f"{label[:1].upper()}{label[1:]}, {words.data_name(result).removeprefix('the ')}",
-        words.metric_text(metric, values[metric]),
+        f"{label[:1].upper()}{label[1:]}, {sentences.data_name(result).removeprefix('the ')}",
+        sentences.metric_text(metric, values[metric]),
         deviation,
         "; ".join([seeds_note, *other_metrics]),
     )
@@ -113,7 +118,7 @@ def _learning_section(result: SimulationResult) -> str:
 
 
 def _privacy_section(result: SimulationResult) -> str:
-    content = page.figure(plots.epsilon_plot(result), words.budget_sentence(result))
+    content = page.figure(plots.epsilon_plot(result), sentences.budget_sentence(result))
     missing = page.paragraph("No bound on the ε after each slot is known.")
     return page.section("privacy", "Privacy loss", content or missing)
 
@@ -121,7 +126,7 @@ def _privacy_section(result: SimulationResult) -> str:
 def _occupancy_section(result: SimulationResult) -> str:
     plot, title = plots.occupancy_plot(result), "Check-ins and dummies"
     if plot is None:
-        missing = f"The check-ins per slot were not recorded. {words.dummies_sentence(result)}"
+        missing = f"The check-ins per slot were not recorded. {sentences.dummies_sentence(result)}"
         return page.section("occupancy", title, page.paragraph(missing))
     caption = "Bars: measured in the simulation. Line: the distribution by theory."
     if plots.capacity_in_view(result):
@@ -130,12 +135,12 @@ def _occupancy_section(result: SimulationResult) -> str:
             " reports of some clients."
         )
     elif plots.capacity_beyond_view(result):
-        capacity = words.count_text(result.campaign.design.capacity)
+        capacity = sentences.count_text(result.campaign.design.capacity)
         caption += f" The capacity, {capacity}, is larger than any of these numbers."
     return page.section(
         "occupancy",
         title,
-        page.paragraph(words.dummies_sentence(result)),
+        page.paragraph(sentences.dummies_sentence(result)),
         page.figure(plot, caption),
         page.figure(plots.dummies_plot(result)),
     )
@@ -147,10 +152,10 @@ def _methods_section(result: SimulationResult) -> str:
         missing = "No other method was run for comparison."
         return page.section("methods", title, page.paragraph(missing))
     plot = None if metric is None else plots.methods_plot(result, metric)
-    header = ["Method", "ε", "Noise"] + ([words.metric_name(metric)] if metric else [])
+    header = ["Method", "ε", "Noise"] + ([sentences.metric_name(metric)] if metric else [])
     own_row = [
-        f'<strong>{words.THIS_METHOD}</strong><span class="what">this campaign</span>',
-        page.escaped(words.rounded_up(result.certificate.epsilon)),
+        f'<strong>{sentences.THIS_METHOD}</strong><span class="what">this campaign</span>',
+        page.escaped(sentences.rounded_up(result.certificate.epsilon)),
         page.escaped(result.noise),
         *_metric_cell(result, metric),
     ]
@@ -159,7 +164,7 @@ def _methods_section(result: SimulationResult) -> str:
     return page.section(
         "methods",
         title,
-        page.paragraph(words.comparison_sentence(result)),
+        page.paragraph(sentences.comparison_sentence(result)),
         page.figure(plot, "Dot: mean over seeds. Line: one standard deviation to either side."),
         page.table(header, [own_row, *baseline_rows], numeric=(1, 3)),
     )
@@ -168,23 +173,23 @@ def _methods_section(result: SimulationResult) -> str:
 def _baseline_row(
     baseline: BaselineResult, metric: str | None, certificate: Certificate
 ) -> list[str]:
-    name, unavailable = words.METHOD_NAMES[baseline.kind], baseline.unavailable
+    name, unavailable = sentences.METHOD_NAMES[baseline.kind], baseline.unavailable
     description = f"not run: {unavailable}" if unavailable else baseline.description
     if not unavailable and baseline.baseline.adjacency not in (None, certificate.adjacency):
         description = f"{description}; for {baseline.baseline.adjacency} neighbours"
-    epsilon = words.rounded_up(baseline.baseline.epsilon)
+    epsilon = sentences.rounded_up(baseline.baseline.epsilon)
     if baseline.kind is Baseline.NON_PRIVATE:
         epsilon = "∞"
     return [
         f'{page.escaped(name)}<span class="what">{page.escaped(description)}</span>',
-        page.escaped(words.MISSING if unavailable else epsilon),
-        page.escaped(words.MISSING if unavailable else baseline.noise),
+        page.escaped(sentences.MISSING if unavailable else epsilon),
+        page.escaped(sentences.MISSING if unavailable else baseline.noise),
         *_metric_cell(baseline, metric),
     ]
 
 
 def _metric_cell(result: SimulationResult | BaselineResult, metric: str | None) -> list[str]:
-    return [] if metric is None else [page.escaped(words.metric_with_spread(result, metric))]
+    return [] if metric is None else [page.escaped(sentences.metric_with_spread(result, metric))]
 
 
 def _certificate_section(result: SimulationResult) -> str:
@@ -193,20 +198,20 @@ def _certificate_section(result: SimulationResult) -> str:
         [
             f'{page.escaped(bound.method)}<span class="what">{page.escaped(bound.note)}</span>',
             page.escaped("proof" if bound.proves else "comparison"),
-            page.escaped(words.rounded_up(bound.epsilon)),
+            page.escaped(sentences.rounded_up(bound.epsilon)),
         ]
         for bound in certificate.alternatives
     ]
     return page.section(
         "certificate",
         "The certificate in words",
-        page.paragraph(words.guarantee_sentence(certificate), css_class="claim"),
+        page.paragraph(sentences.guarantee_sentence(certificate), css_class="claim"),
         page.heading("What is guaranteed"),
-        page.bullets(words.certificate_lines(certificate)),
+        page.bullets(sentences.certificate_lines(certificate)),
         page.heading("Under these assumptions"),
         page.bullets(certificate.assumptions),
         page.heading("What is not guaranteed"),
-        page.bullets(words.limitations(result)),
+        page.bullets(sentences.limitations(result)),
         page.collapsible(
             "Epsilon of the same design by other methods",
             page.table(["Method", "Kind", "ε, rounded up"], other_methods, numeric=(2,)),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from checkins.simulation.report import html as page
-from checkins.simulation.report import plots, words
+from checkins.simulation.report import plots, sentences
 from checkins.simulation.report.axes import Plot
 from checkins.simulation.result import SimulationResult, SweepResult
 
@@ -50,7 +50,7 @@ def _marked_label(run: SimulationResult, keys: Sequence[str]) -> str:
 
 
 def _value_text(value: object) -> str:
-    return str(value) if words.finite(value) is None else words.rounded(value)
+    return str(value) if sentences.finite(value) is None else sentences.rounded(value)
 
 
 def _colours(runs: Sequence[SimulationResult]) -> list[str]:
@@ -99,19 +99,19 @@ def _over_budget(runs: Sequence[SimulationResult]) -> str:
 def _headline_numbers(
     runs: Sequence[SimulationResult], metric: str | None, keys: Sequence[str]
 ) -> list[tuple[str, str, str, str]]:
-    epsilons = words.finite_values(run.certificate.epsilon for run in runs)
+    epsilons = sentences.finite_values(run.certificate.epsilon for run in runs)
     epsilon, seeds = "not bounded", len(runs[0].seeds)
     if epsilons:
-        low, high = words.rounded_up(min(epsilons), 3), words.rounded_up(max(epsilons), 3)
+        low, high = sentences.rounded_up(min(epsilons), 3), sentences.rounded_up(max(epsilons), 3)
         epsilon = low if low == high else f"{low}–{high}"
     count_over = sum(not run.within_budget for run in runs)
     over_note = f"{count_over} of {len(runs)} {OVER_BUDGET}; " if count_over else ""
     certificate = runs[0].certificate
     seeds_note = f"{seeds} seed{'' if seeds == 1 else 's'} each"
-    delta_text = f"at δ = {words.rounded(certificate.delta)}"
+    delta_text = f"at δ = {sentences.rounded(certificate.delta)}"
     return [
         *([_best_setting(runs, metric, keys)] if metric else []),
-        ("Settings", words.count_text(len(runs)), "", seeds_note),
+        ("Settings", sentences.count_text(len(runs)), "", seeds_note),
         (EPSILON_LABEL, epsilon, delta_text, f"{over_note}{certificate.adjacency}, rounded up"),
     ]
 
@@ -121,19 +121,19 @@ def _best_setting(
 ) -> tuple[str, str, str, str]:
     """Describe the best setting within its budget; if no setting is within it, the best of all."""
     within_budget = [run for run in runs if run.within_budget]
-    title, note = f"Best {words.metric_name(metric)}", ""
+    title, note = f"Best {sentences.metric_name(metric)}", ""
     if not within_budget:
         title, note = f"{title}, {OVER_BUDGET}", "no setting is within its budget; "
     elif len(within_budget) < len(runs):
         title = f"{title} within budget"
     with_metric = [run for run in within_budget or runs if metric in run.metrics]
     if not with_metric:
-        return title, words.MISSING, "", "no setting within its budget has a metric"
+        return title, sentences.MISSING, "", "no setting within its budget has a metric"
     best = (min if metric == "loss" else max)(with_metric, key=lambda run: run.metrics[metric])
     return (
         title,
-        words.metric_text(metric, best.metrics[metric]),
-        words.spread_text(best, metric),
+        sentences.metric_text(metric, best.metrics[metric]),
+        sentences.spread_text(best, metric),
         f"{note}with {_setting_label(best, keys)}; the ε does not cover choosing by clients' data",
     )
 
@@ -142,20 +142,22 @@ def _settings_section(
     runs: Sequence[SimulationResult], metric: str | None, keys: Sequence[str]
 ) -> str:
     plot = None if metric is None else _setting_plot(runs, metric, keys)
-    header = [*keys, "ε", *([words.metric_name(metric)] if metric else []), "Dummies"]
+    header = [*keys, "ε", *([sentences.metric_name(metric)] if metric else []), "Dummies"]
     rows = []
     for run in runs:
         cells = [page.escaped(_value_text(run.settings.get(key))) for key in keys]
         over_budget = "" if run.within_budget else f'<span class="over">{OVER_BUDGET}</span>'
-        cells.append(page.escaped(words.rounded_up(run.certificate.epsilon)) + over_budget)
+        cells.append(page.escaped(sentences.rounded_up(run.certificate.epsilon)) + over_budget)
         if metric is not None:
             has_metric = metric in run.metrics
             cells.append(
-                page.escaped(words.metric_with_spread(run, metric)) if has_metric else "diverged"
+                page.escaped(sentences.metric_with_spread(run, metric))
+                if has_metric
+                else "diverged"
             )
         else:
             cells[0] += " (diverged)"
-        cells.append(page.escaped(words.count_text(run.dummies)))
+        cells.append(page.escaped(sentences.count_text(run.dummies)))
         if not run.complete:
             cells[0] += " (partial)"
         rows.append(cells)
@@ -184,7 +186,7 @@ def _setting_plot(
     ]
     if len(runs_with_metric) < 2:
         return None
-    values_of_key = [words.finite(run.settings.get(keys[0])) for run, _, _ in runs_with_metric]
+    values_of_key = [sentences.finite(run.settings.get(keys[0])) for run, _, _ in runs_with_metric]
     spreads = [(run.spread or {}).get(metric) for run, _, _ in runs_with_metric]
     xs = [x for x in values_of_key if x is not None]
     if len(keys) == 1 and len(xs) == len(runs_with_metric):
@@ -192,12 +194,14 @@ def _setting_plot(
             plots.SettingPoint(x, value, spread, colour, is_ring=not run.within_budget)
             for x, (run, value, colour), spread in zip(xs, runs_with_metric, spreads, strict=True)
         ]
-        return plots.setting_plot(metric, points, title=keys[0], data_name=words.data_name(runs[0]))
+        return plots.setting_plot(
+            metric, points, title=keys[0], data_name=sentences.data_name(runs[0])
+        )
     rows = [
         (_marked_label(run, keys), value, spread, colour)
         for (run, value, colour), spread in zip(runs_with_metric, spreads, strict=True)
     ]
-    return plots.dots_plot("settings", metric, rows, data_name=words.data_name(runs[0]))
+    return plots.dots_plot("settings", metric, rows, data_name=sentences.data_name(runs[0]))
 
 
 def _curves_section(
@@ -211,7 +215,7 @@ def _curves_section(
     ]
     if metric is None or not lines:
         return page.section("learning", title, page.paragraph("No learning curve was recorded."))
-    plot = plots.lines_plot(metric, lines, data_name=words.data_name(runs[0]))
+    plot = plots.lines_plot(metric, lines, data_name=sentences.data_name(runs[0]))
     return page.section("learning", title, page.figure(plot, "Mean over the seeds of a setting."))
 
 
@@ -225,14 +229,14 @@ def _certificates_section(runs: Sequence[SimulationResult], keys: Sequence[str])
         ),
         *(
             page.collapsible(
-                f"{_marked_label(run, keys)}: ε ≤ {words.rounded_up(run.certificate.epsilon)}",
-                page.paragraph(words.guarantee_sentence(run.certificate), css_class="claim")
-                + page.bullets(words.certificate_lines(run.certificate))
+                f"{_marked_label(run, keys)}: ε ≤ {sentences.rounded_up(run.certificate.epsilon)}",
+                page.paragraph(sentences.guarantee_sentence(run.certificate), css_class="claim")
+                + page.bullets(sentences.certificate_lines(run.certificate))
                 + page.heading("Under these assumptions")
                 + page.bullets(run.certificate.assumptions),
             )
             for run in runs
         ),
         page.heading("What is not guaranteed"),
-        page.bullets(words.limitations(runs[0])),
+        page.bullets(sentences.limitations(runs[0])),
     )

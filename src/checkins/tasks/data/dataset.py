@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from checkins.errors import InvalidValue
 
-MOST_CLASSES = 10**6
+MAX_CLASSES = 10**6
 """Largest allowed number of classes."""
 REAL_TARGETS = 0
 """Value of ``classes`` in a data set for regression, whose targets are real numbers."""
@@ -45,10 +45,8 @@ class Dataset:
 
     def __post_init__(self) -> None:
         is_integer = isinstance(self.classes, int) and not isinstance(self.classes, bool)
-        if not is_integer or not (
-            self.classes == REAL_TARGETS or 2 <= self.classes <= MOST_CLASSES
-        ):
-            why = f"must be 2 to {MOST_CLASSES:,}, or 0 for real targets"
+        if not is_integer or not (self.classes == REAL_TARGETS or 2 <= self.classes <= MAX_CLASSES):
+            why = f"must be 2 to {MAX_CLASSES:,}, or 0 for real targets"
             raise InvalidValue("classes", self.classes, why)
         _check_features("features", self.features)
         _check_features("holdout_features", self.holdout_features)

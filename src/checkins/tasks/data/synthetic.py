@@ -41,8 +41,8 @@ from checkins import validate
 from checkins.errors import InvalidValue
 from checkins.tasks.data.dataset import REAL_TARGETS, Dataset
 
-MOST_DIMENSIONS = 1000
-MOST_DIAMETER = 200.0
+MAX_DIMENSIONS = 1000
+MAX_DIAMETER = 200.0
 OPTIMUM_NORM_SHARE = 0.8
 """Norm of the optimum, divided by the radius of the ball."""
 
@@ -81,10 +81,10 @@ class Problem:
 
     def __post_init__(self) -> None:
         validate.one_of(Loss, loss_kind=self.loss_kind)
-        validate.count(most=MOST_DIMENSIONS, dimension=self.dimension)
+        validate.count(most=MAX_DIMENSIONS, dimension=self.dimension)
         validate.positive(diameter=self.diameter)
-        if not self.diameter <= MOST_DIAMETER:
-            raise InvalidValue("diameter", self.diameter, f"must be at most {MOST_DIAMETER:g}")
+        if not self.diameter <= MAX_DIAMETER:
+            raise InvalidValue("diameter", self.diameter, f"must be at most {MAX_DIAMETER:g}")
         validate.one_of(int, seed=self.seed)
 
     @property
@@ -256,8 +256,8 @@ def _radius_quadrature(
     return np.sqrt(np.clip((1.0 + nodes) / 2.0, 0.0, 1.0)), weights
 
 
-MOST_CLIENTS = 2**48
-MOST_DRAWS = 2**16
+MAX_CLIENTS = 2**48
+MAX_DRAWS = 2**16
 """Largest number of draws per client. The index of a client (48 bits) and the index of a draw (16
 bits) together fill one word of 64 bits."""
 
@@ -279,12 +279,12 @@ def uniforms(seed: int, stream: str, clients: NDArray[np.int64], draws: int) -> 
     >>> bool(np.all(rows[1] == uniforms(7, "example", np.array([10**12]), 2)))
     True
     """
-    if not 1 <= draws <= MOST_DRAWS:
-        raise InvalidValue("draws", draws, f"must be 1 to {MOST_DRAWS:,}")
+    if not 1 <= draws <= MAX_DRAWS:
+        raise InvalidValue("draws", draws, f"must be 1 to {MAX_DRAWS:,}")
     indices = np.asarray(clients)
     if indices.ndim != 1 or not np.issubdtype(indices.dtype, np.integer):
         raise InvalidValue("clients", indices.dtype.name, "must be a vector of integers")
-    if len(indices) and not 0 <= int(indices.min()) <= int(indices.max()) < MOST_CLIENTS:
+    if len(indices) and not 0 <= int(indices.min()) <= int(indices.max()) < MAX_CLIENTS:
         first_and_last = [int(indices.min()), int(indices.max())]
         raise InvalidValue("clients", first_and_last, "must be 0 to 2^48 - 1")
     keys = _stream_keys(seed, stream)
@@ -300,7 +300,7 @@ def _uniforms_of_block(
     keys: tuple[np.uint64, np.uint64], clients: NDArray[np.uint64], draws: int
 ) -> NDArray[np.float64]:
     draw_numbers = np.arange(draws, dtype=np.uint64)
-    words: NDArray[np.uint64] = np.add(clients[:, None] * np.uint64(MOST_DRAWS), draw_numbers)
+    words: NDArray[np.uint64] = np.add(clients[:, None] * np.uint64(MAX_DRAWS), draw_numbers)
     words *= _COUNTER_STEP
     for key in keys:  # two passes: after one, counters that differ in few bits give similar words
         words += key
@@ -324,7 +324,7 @@ DIAMETER = 10.0
 CLASS_WEIGHT_NORM = 10.0
 """Norm of the weights of each class, if there are more than two classes."""
 
-MOST_CLASSES = 1000
+MAX_CLASSES = 1000
 
 
 def load(
@@ -374,11 +374,11 @@ class SoftmaxDistribution:
     seed: int
 
     def __post_init__(self) -> None:
-        validate.count(most=MOST_DIMENSIONS, dimension=self.dimension)
+        validate.count(most=MAX_DIMENSIONS, dimension=self.dimension)
         validate.one_of(int, seed=self.seed)
-        validate.count(most=MOST_CLASSES, classes=self.classes)
+        validate.count(most=MAX_CLASSES, classes=self.classes)
         if not self.classes >= 2:
-            raise InvalidValue("classes", self.classes, f"must be 2 to {MOST_CLASSES:,}")
+            raise InvalidValue("classes", self.classes, f"must be 2 to {MAX_CLASSES:,}")
 
     @property
     def weights(self) -> NDArray[np.float64]:

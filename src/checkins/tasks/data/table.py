@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from checkins.campaign.task import DataFile
 from checkins.errors import InvalidCell, InvalidData, InvalidValue
-from checkins.tasks.data.dataset import MOST_CLASSES, Dataset, in_holdout
+from checkins.tasks.data.dataset import MAX_CLASSES, Dataset, in_holdout
 from checkins.validate import import_optional
 
 HASH_PREFIX = "checkins table"
@@ -163,7 +163,7 @@ def scale(
 def _class_labels(
     values: NDArray[np.float64], column: str, classes: int | None
 ) -> tuple[NDArray[np.int64], int]:
-    is_label = (values == np.floor(values)) & (values >= 0) & (values < MOST_CLASSES)
+    is_label = (values == np.floor(values)) & (values >= 0) & (values < MAX_CLASSES)
     if not is_label.all():
         row = int(np.argmin(is_label))
         why = "is not a label: must be an integer 0, 1, 2, ..."
