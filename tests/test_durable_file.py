@@ -91,5 +91,5 @@ def test_a_disk_that_takes_only_a_part_is_full(
 ) -> None:
     monkeypatch.setattr(os, "write", lambda descriptor, content: len(content) - 1)
     with pytest.raises(OSError, match="No space left") as refused:
-        durable_file.write_whole(1, b"content")
+        durable_file.write_all(1, b"content")
     assert refused.value.errno == errno.ENOSPC

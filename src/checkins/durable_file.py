@@ -1,7 +1,7 @@
 """Write files so that they survive a crash.
 
 After a crash, a replaced file has either its whole old content or its whole new content.
-``write_whole`` does not flush: call ``os.fsync`` after it, so that an append survives a crash.
+``write_all`` does not flush the file: call ``os.fsync`` after it.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def replacing(path: Path, *, mode: int = 0o666) -> Iterator[IO[bytes]]:
     sync_folder(target.parent)
 
 
-def write_whole(descriptor: int, content: bytes) -> None:
+def write_all(descriptor: int, content: bytes) -> None:
     """Write with one system call. Raise OSError if only a part of the content was written."""
     if os.write(descriptor, content) != len(content):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from scipy.stats import binom, binomtest
 
 from checkins.audit.bounds import (
-    CHOOSING_SHARE,
+    SELECTION_SHARE,
     Counts,
     Direction,
     Event,
@@ -115,13 +115,13 @@ def test_a_certain_sign_gives_a_bound_that_grows_with_the_runs() -> None:
     for runs in (400, 4000):
         trials = Trials(np.full(runs, math.inf), np.full(runs, -math.inf), "seen")
         [bound] = lower_bounds(trials, deltas=[1e-9], confidence=0.99)
-        fresh = runs * (1 - CHOOSING_SHARE)
+        fresh = runs * (1 - SELECTION_SHARE)
         assert bound.epsilon == pytest.approx(math.log(fresh / math.log(400.0)), abs=0.2)
 
 
 def test_events_are_chosen_on_other_runs_than_they_are_counted_on() -> None:
     trials = gaussian_trials(1.0, 1000)
-    first, fresh = trials.split(CHOOSING_SHARE)
+    first, fresh = trials.split(SELECTION_SHARE)
     assert first.fewest_runs + fresh.fewest_runs == trials.fewest_runs
     events = choose_events(first, deltas=[1e-3], failure=1e-4, counted_runs=fresh.fewest_runs)
     other = Trials(

@@ -12,7 +12,7 @@ import pytest
 
 from checkins.accounting import Adjacency
 from checkins.audit.adversary import LIKELIHOOD_RATIO, log_likelihood_ratio, scenarios_for
-from checkins.audit.bounds import CHOOSING_SHARE
+from checkins.audit.bounds import SELECTION_SHARE
 from checkins.audit.leak_tests import (
     LEAK_TESTS,
     averaged_updates,
@@ -196,7 +196,7 @@ def test_the_likelihood_ratio_has_mean_one_without_the_canary() -> None:
 
 def test_an_attack_is_chosen_on_the_first_runs_alone() -> None:
     generator = np.random.default_rng(1)
-    first = int(400 * CHOOSING_SHARE)
+    first = int(400 * SELECTION_SHARE)
 
     def half(present: bool, turned: bool) -> list[dict[str, float]]:
         noise = generator.normal(size=(400, 2))

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from checkins.accounting import Adjacency, NoiseAt, certify
 from checkins.accounting.exact.pure import PureCampaign, ThreePointSum, attained_three_points
-from checkins.audit.bounds import CHOOSING_SHARE, Direction
+from checkins.audit.bounds import SELECTION_SHARE, Direction
 from checkins.audit.canaries import Canary, worst_case_canaries
 from checkins.audit.runner import RunBudget, run_attack
 from checkins.audit.statistics import (
@@ -150,7 +150,7 @@ def test_the_needed_runs_are_enough_and_a_tenth_is_not() -> None:
     assert needed is not None
 
     def measured(times: float) -> float:
-        runs = int(times * needed / (1 - CHOOSING_SHARE))
+        runs = int(times * needed / (1 - SELECTION_SHARE))
         budget = RunBudget(seconds=60.0, runs=runs, seed=(3, 0))
         found = run_attack(canary, deltas=[1e-3], failure=1e-4, budget=budget)
         return max(bound.epsilon for bound in found.bounds)

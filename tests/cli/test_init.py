@@ -75,5 +75,5 @@ def test_a_mistake_is_one_line(checkins, tmp_path, monkeypatch, words, starts) -
 
 def test_a_folder_that_does_not_exist_is_named(checkins, tmp_path: Path) -> None:
     outcome = checkins("init", "--out", str(tmp_path / "none" / "c.toml"))
-    assert (outcome.code, outcome.out) == (1, "")
-    assert "No such file or directory" in outcome.err
+    assert (outcome.code, outcome.out) == (2, "")
+    assert "there is no folder" in outcome.err

@@ -80,7 +80,7 @@ class Trials:
         return Trials(first_with, first_without, *labels), Trials(rest_with, rest_without, *labels)
 
 
-CHOOSING_SHARE = 0.25
+SELECTION_SHARE = 0.25
 """Share of the runs that are used to choose events. Only the other runs count the events."""
 MIN_RUNS = 8
 """Smallest number of runs with the canary, and without it, from which an event is chosen."""
@@ -91,7 +91,7 @@ FloatArray = NDArray[np.float64]
 
 
 class Direction(StrEnum):
-    """Which distribution is P. Under P the event should be likely, under Q unlikely."""
+    """Whether P is the distribution with or without the canary. Events are likely under P."""
 
     REMOVE = "remove"
     """The canary is present under P, so the event is a large score."""
@@ -224,7 +224,7 @@ def lower_bounds(
     failure = (1.0 - confidence) / event_count
     bounds: list[MeasuredBound] = []
     for part in all_trials:
-        first, rest = part.split(CHOOSING_SHARE)
+        first, rest = part.split(SELECTION_SHARE)
         events = choose_events(first, deltas=deltas, failure=failure, counted_runs=rest.fewest_runs)
         bounds += (Counts(event, part.canary).plus(rest).bound(failure=failure) for event in events)
     return best_at_each_delta(bounds, deltas)
@@ -245,10 +245,10 @@ class Bound(Protocol):
     def as_dict(self) -> dict[str, object]: ...
 
 
-AnyBound = TypeVar("AnyBound", bound=Bound)
+BoundType = TypeVar("BoundType", bound=Bound)
 
 
-def best_at_each_delta(bounds: Sequence[AnyBound], deltas: Sequence[float]) -> list[AnyBound]:
+def best_at_each_delta(bounds: Sequence[BoundType], deltas: Sequence[float]) -> list[BoundType]:
     """Return the largest bound at each delta.
 
     Every bound is evaluated at every delta. An event that was chosen for one delta may give the
@@ -267,7 +267,7 @@ def choose_events(
 
     ``counted_runs`` is the number of runs on which the events will be counted later, and
     ``failure`` the probability with which each bound may be false. If ``trials`` have fewer than
-    ``MIN_RUNS`` runs, the returned events never happen, and their bounds will be 0.
+    ``MIN_RUNS`` runs, the returned events are impossible, so that their bounds are 0.
     """
     events: list[Event] = []
     for direction in Direction:

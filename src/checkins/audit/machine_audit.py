@@ -26,7 +26,7 @@ from checkins import validate
 from checkins.accounting import Design, GaussianNoise, NoiseAt, Population, Protocol
 from checkins.audit import adversary
 from checkins.audit.adversary import AttackScores, Scenario, Update, last_axis_update, wake_slot_of
-from checkins.audit.bounds import CHOOSING_SHARE, Trials, lower_bounds
+from checkins.audit.bounds import SELECTION_SHARE, Trials, lower_bounds
 from checkins.audit.machine_run import CANARY, ORDINARY_FAULTS, Faults, MachineRun
 from checkins.audit.report import certificate_at
 from checkins.audit.runner import Clock, OutOfTime
@@ -240,7 +240,7 @@ def choose_attack(halves: ScoresOfBothHalves, *, delta: float, canary: str) -> T
         present, missing = (np.array([scores[name] for scores in half]) for half in halves)
         for sign, statistic in ((1.0, name), (-1.0, f"{name}, negated")):
             trials = Trials(sign * present, sign * missing, canary, statistic, ENGINE)
-            first, _ = trials.split(CHOOSING_SHARE)
+            first, _ = trials.split(SELECTION_SHARE)
             bound = lower_bounds(first, deltas=[delta], confidence=_CHOOSING_CONFIDENCE)[0].epsilon
             if best is None or bound > best_bound + MIN_BOUND_GAIN:
                 best, best_bound = trials, bound

@@ -14,7 +14,7 @@ from functools import lru_cache
 
 from checkins.accounting import Certificate
 from checkins.accounting.certificate import OF_DESIGN
-from checkins.audit.bounds import CHOOSING_SHARE, Bound, best_at_each_delta
+from checkins.audit.bounds import SELECTION_SHARE, Bound, best_at_each_delta
 from checkins.audit.statistics import EventRates, TradeOffCurve, runs_needed
 from checkins.campaign import Campaign, PartialRun, certify_runs
 from checkins.formatting import finite
@@ -78,7 +78,7 @@ class AttackResult:
         if not epsilon > 0.0:
             return None
         counted_runs = runs_needed(self.rates, delta=delta, epsilon=epsilon, failure=self.failure)
-        return None if counted_runs is None else math.ceil(counted_runs / (1.0 - CHOOSING_SHARE))
+        return None if counted_runs is None else math.ceil(counted_runs / (1.0 - SELECTION_SHARE))
 
     def as_dict(self, delta: float, target: float) -> dict[str, object]:
         best = self.at(delta)

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from checkins.audit.bounds import CHOOSING_SHARE, Counts, MeasuredBound, Trials, choose_events
+from checkins.audit.bounds import SELECTION_SHARE, Counts, MeasuredBound, Trials, choose_events
 from checkins.audit.canaries import Canary
 from checkins.audit.statistics import EventRates, TradeOffCurve
 from checkins.errors import CheckinsError
@@ -28,7 +28,7 @@ MAX_BATCH_GROWTH = 4
 """Largest factor by which a batch is larger than the batch before it."""
 BATCH_TIME_SHARE = 1 / 40
 """Share of the time limit that one batch may take."""
-MAX_CHOOSING_RUNS = 1_000_000
+MAX_SELECTION_RUNS = 1_000_000
 """Largest number of runs on which events are chosen. Their scores are all held in memory."""
 MAX_COUNTED_RUNS = 1_000_000_000
 """Largest number of runs on which events are counted."""
@@ -190,8 +190,8 @@ def run_attack(
                 progress(min(1.0, share_done))
             yield trials
 
-    first_runs = MAX_CHOOSING_RUNS if runs is None else max(1, int(runs * CHOOSING_SHARE))
-    batch_trials = list(trials_within(min(first_runs, MAX_CHOOSING_RUNS), CHOOSING_SHARE))
+    first_runs = MAX_SELECTION_RUNS if runs is None else max(1, int(runs * SELECTION_SHARE))
+    batch_trials = list(trials_within(min(first_runs, MAX_SELECTION_RUNS), SELECTION_SHARE))
     first_trials = _concatenated(batch_trials, canary.name)
     if runs is None:
         elapsed_s = clock() - started

@@ -80,7 +80,8 @@ def _message_and_exit_code(error: BaseException) -> tuple[str, int]:
     if isinstance(error, click.ClickException):
         command = getattr(getattr(error, "ctx", None), "command_path", "checkins")
         message = one_line(error.format_message()).rstrip(".")
-        return f"{message} (see {command} --help)", EXIT_USAGE
+        end = "" if message.endswith(("?", ")")) else "."
+        return f"{message}{end} See {command} --help", EXIT_USAGE
     if isinstance(error, UsageError | InvalidValue):
         return one_line(str(error)), EXIT_USAGE
     if isinstance(error, ComputationFailed):

@@ -168,16 +168,11 @@ def check_out_file(out: Path, *, force: bool, other_advice: str = "") -> None:
     """
     with _as_out_errors(out, "a file"):
         if out.is_dir():
-            raise UsageError(f"--out {printable(out)}: is a folder; name a file in it")
+            raise UsageError(f"--out {out}: is a folder; name a file in it")
         if out.exists() and not force:
-            raise UsageError(
-                f"--out {printable(out)}: exists already; --force overwrites it{other_advice}"
-            )
+            raise UsageError(f"--out {out}: exists already; --force overwrites it{other_advice}")
         if not out.parent.is_dir():
-            folder = printable(out.parent)
-            raise UsageError(
-                f"--out {printable(out)}: there is no folder {folder}; create it first"
-            )
+            raise UsageError(f"--out {out}: there is no folder {out.parent}; create it first")
         _try_to_write(out.parent)
 
 
@@ -185,14 +180,9 @@ def write_new(path: str, text: str, *, force: bool) -> None:
     """Write the text file of ``--out``. Raise if it exists and ``force`` is False."""
     from checkins import durable_file
 
-    try:
-        if Path(path).is_dir():
-            raise UsageError(f"--out {path}: is a folder; name a file in it")
-        if Path(path).exists() and not force:
-            raise UsageError(f"--out {path}: exists already; --force overwrites it")
+    check_out_file(Path(path), force=force)
+    with _as_out_errors(Path(path), "a file"):
         durable_file.replace_content(Path(path), text.encode("utf-8"))
-    except ValueError:
-        raise UsageError(f"--out {printable(path)}: is not the name of a file") from None
 
 
 def _try_to_write(folder: Path) -> None:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 CONNECT_TIMEOUT_S = 10.0
 """Longest time in seconds to open a connection."""
 MIN_BYTES_PER_S = 1000.0
-"""Lowest average rate of a long response in bytes per second, once its first time limit is over."""
+"""Lowest allowed average rate of a long response, in bytes per second, after ``timeout_s``."""
 NO_COMPRESSION = {"Accept-Encoding": "identity"}
 """Headers that ask the service not to compress its response."""
 

@@ -79,7 +79,7 @@ class LedgerFile:
             durable_file.truncate(self._descriptor, self._complete_bytes)
             self.torn = b""
         try:
-            durable_file.write_whole(self._descriptor, line)
+            durable_file.write_all(self._descriptor, line)
         except OSError:  # for example a full disk: remove the torn line if possible
             durable_file.truncate(self._descriptor, self._complete_bytes)
             self._is_unusable = False

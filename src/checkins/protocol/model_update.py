@@ -41,10 +41,10 @@ class ModelUpdate:
     """Algorithm 1, ModelUpdate(θ, g, i): every ``minibatch`` slots θ ← θ − (η/b) g, then g ← 0.
 
     Here η is ``rate``, b is ``minibatch``, and g is the sum of the totals of b slots. The entries
-    of a total are integers in grid units. ``unit`` is the value of one unit: the grid step divided
-    by the public count that a slot's sum is divided by. Step i has the size η / i^d, where d is
-    ``decay``: 0 for a constant step size, 1/2 for the step size of the paper. After each step, θ is
-    projected onto the ball around 0 with this ``diameter``; None means no projection.
+    of a total are integers in grid units. ``unit`` converts them to model units: it is the grid
+    step divided by the public number by which a slot's sum is divided. Step i has the size η / i^d,
+    where d is ``decay``: 0 for a constant step size, 1/2 for the step size of the paper. After each
+    step, θ is projected onto the ball around 0 with this ``diameter``; None means no projection.
 
     With ``momentum`` μ the steps are those of optax.sgd. If g is the mean gradient of a minibatch,
     then v ← g + μv and θ ← θ − ηv, or with ``nesterov`` θ ← θ − η(g + μv).

@@ -8,8 +8,13 @@ from checkins.accounting.privunit_cap import Cap
 from checkins.randomizers.clipping import clip_l1, clip_l2
 from checkins.randomizers.device import DeviceReport, DeviceSampler, NormBound
 from checkins.randomizers.grid import Grid, NoDeviceSampler, variation
-from checkins.randomizers.privunit import PrivUnit
-from checkins.randomizers.randomizer import Gaussian, Laplace, RandomizedResponse, Randomizer
+from checkins.randomizers.randomizer import (
+    Gaussian,
+    Laplace,
+    PrivUnit,
+    RandomizedResponse,
+    Randomizer,
+)
 from checkins.randomizers.simulated import Simulated, simulate_dummies, simulate_reports
 
 __all__ = [

@@ -20,10 +20,10 @@ from checkins import validate
 from checkins.accounting.exact.slot_ratio import FloatArray
 from checkins.accounting.privunit_cap import tail_moments
 from checkins.errors import InvalidValue
-from checkins.randomizers.privunit import PrivUnit
 from checkins.randomizers.randomizer import (
     Gaussian,
     Laplace,
+    PrivUnit,
     RandomizedResponse,
     Randomizer,
     require_dimension,

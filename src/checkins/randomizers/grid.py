@@ -31,8 +31,13 @@ from checkins.randomizers.integer_noise import (
     rounded_gaussian,
     rounded_laplace,
 )
-from checkins.randomizers.privunit import PrivUnit
-from checkins.randomizers.randomizer import Gaussian, Laplace, RandomizedResponse, Randomizer
+from checkins.randomizers.randomizer import (
+    Gaussian,
+    Laplace,
+    PrivUnit,
+    RandomizedResponse,
+    Randomizer,
+)
 
 MAX_UNITS = 2**31 - 1
 """Largest entry of a report, which is a vector of 32-bit integers."""

@@ -17,10 +17,10 @@ from checkins import validate
 from checkins.accounting.exact.slot_ratio import FloatArray
 from checkins.errors import InvalidValue
 from checkins.randomizers.clipping import clip_l1, clip_l2
-from checkins.randomizers.privunit import PrivUnit
 from checkins.randomizers.randomizer import (
     Gaussian,
     Laplace,
+    PrivUnit,
     RandomizedResponse,
     Randomizer,
     require_dimension,

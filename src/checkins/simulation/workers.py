@@ -59,7 +59,7 @@ class Job:
 
     @property
     def slots(self) -> int:
-        """The number of slots or, without privacy, of epochs. A progress bar counts them."""
+        """The number of steps of a progress bar: slots, or epochs of a job without privacy."""
         mechanism = self.mechanism
         return EPOCHS if mechanism is None else mechanism.runs * mechanism.design.slots
 

@@ -70,7 +70,7 @@ def join(given: GivenOptions) -> None:
     """
     url, given = remote.split_run_from_url(given)
     withdraw, json = given.values["withdraw"], given.json
-    folder = given.required("state", "must be a folder, the same one each time,")
+    folder = given.required("state", "must be a folder for the saved state of the device,")
     if not withdraw and ("data" in given) == ("row" in given):
         raise UsageError(
             "--data or --row: give exactly one of these options; it names the rows to train on"
