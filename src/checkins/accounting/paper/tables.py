@@ -221,11 +221,11 @@ _DERIVED_ARGUMENTS: dict[str, Callable[[Setting], float]] = {
 }
 """How each argument that is not a field of a setting is computed from the setting."""
 
-_PURE_EPSILON, _SIMPLIFIED_EPSILON = Amplification.epsilon, Amplification.simplified
-_APPROXIMATE_BOUND, _TOTAL_EPSILON = Amplification.approximate, Amplification.total_epsilon
-_PURE_AVERAGED_TOTAL = partial(statements.averaged_total, local_delta=0.0)
+_PURE, _SIMPLE = Amplification.epsilon, Amplification.simplified
+_LOCAL_DELTA, _TOTAL = Amplification.approximate, Amplification.total_epsilon
+_AVERAGED_TOTAL = partial(statements.averaged_total, local_delta=0.0)
 _EXPLICIT_TOTAL = partial(statements.repeated_total, form=statements.repeated_explicit)
-_STEP_EPSILONS, _COMPOSED_EPSILON = kov_composition.Steps.epsilons, kov_composition.Steps.composed
+_STEPS, _COMPOSED = kov_composition.Steps.epsilons, kov_composition.Steps.composed
 _Statement = (
     tuple[str, str, Callable[..., object]]
     | tuple[str, str, Callable[..., object], Callable[..., object]]
@@ -233,15 +233,10 @@ _Statement = (
 """For each row: id, statement, function and, if it returns an object, the method to call on it."""
 
 _STATEMENTS: tuple[_Statement, ...] = (
-    ("A1", "Thm 3.2 fixed window: ε", statements.fixed_window, _PURE_EPSILON),
-    ("A1", "Thm 3.2 fixed window: ε, simple formula", statements.fixed_window, _SIMPLIFIED_EPSILON),
-    ("A1", "Thm 3.2 fixed window: ε, local δ > 0", statements.fixed_window, _APPROXIMATE_BOUND),
-    (
-        "A1",
-        "Thm 3.2 fixed window: ε, local δ > 0, given total δ",
-        statements.fixed_window,
-        _TOTAL_EPSILON,
-    ),
+    ("A1", "Thm 3.2 fixed window: ε", statements.fixed_window, _PURE),
+    ("A1", "Thm 3.2 fixed window: ε, simple formula", statements.fixed_window, _SIMPLE),
+    ("A1", "Thm 3.2 fixed window: ε, local δ > 0", statements.fixed_window, _LOCAL_DELTA),
+    ("A1", "Thm 3.2 fixed window: ε, local δ > 0, given total δ", statements.fixed_window, _TOTAL),
     ("A2", "Cor 3.3 repeated runs: ε of one run", statements.one_run),
     ("A2", "Cor 3.3 repeated runs: upper bound on ε of one run", statements.one_run_bound),
     ("A2", "Cor 3.3 repeated runs: total δ", statements.total_delta),
@@ -249,82 +244,37 @@ _STATEMENTS: tuple[_Statement, ...] = (
     ("A2", "Cor 3.3 repeated runs: ε, given total δ", statements.repeated_total),
     ("A2", "Cor 3.3 repeated runs: ε, explicit formula", statements.repeated_explicit),
     ("A2", "Cor 3.3 repeated runs: ε, explicit, given total δ", _EXPLICIT_TOTAL),
-    ("A3", "Thm 4.1 averaged: ε", statements.averaged, _PURE_EPSILON),
-    ("A3", "Thm 4.1 averaged: ε, given total δ", _PURE_AVERAGED_TOTAL),
-    ("A3", "Thm 4.1 averaged: ε, local δ > 0", statements.averaged, _APPROXIMATE_BOUND),
+    ("A3", "Thm 4.1 averaged: ε", statements.averaged, _PURE),
+    ("A3", "Thm 4.1 averaged: ε, given total δ", _AVERAGED_TOTAL),
+    ("A3", "Thm 4.1 averaged: ε, local δ > 0", statements.averaged, _LOCAL_DELTA),
     ("A3", "Thm 4.1 averaged: ε, local δ > 0, given total δ", statements.averaged_total),
-    ("A4", "Thm 4.3 sliding window: ε", statements.sliding_window, _PURE_EPSILON),
-    (
-        "A4",
-        "Thm 4.3 sliding window: ε, simple formula",
-        statements.sliding_window,
-        _SIMPLIFIED_EPSILON,
-    ),
-    ("A4", "Thm 4.3 sliding window: ε, local δ > 0", statements.sliding_window, _APPROXIMATE_BOUND),
-    (
-        "A4",
-        "Thm 4.3 sliding window: ε, local δ > 0, given total δ",
-        statements.sliding_window,
-        _TOTAL_EPSILON,
-    ),
-    ("A5", "Thm 5.1 shuffling: ε", statements.shuffling, _PURE_EPSILON),
-    ("A5", "Thm 5.1 shuffling: ε, local δ > 0", statements.shuffling, _APPROXIMATE_BOUND),
-    (
-        "A5",
-        "Thm 5.1 shuffling: ε, local δ > 0, given total δ",
-        statements.shuffling,
-        _TOTAL_EPSILON,
-    ),
+    ("A4", "Thm 4.3 sliding window: ε", statements.sliding_window, _PURE),
+    ("A4", "Thm 4.3 sliding window: ε, simple formula", statements.sliding_window, _SIMPLE),
+    ("A4", "Thm 4.3 sliding window: ε, local δ > 0", statements.sliding_window, _LOCAL_DELTA),
+    ("A4", "Thm 4.3 sliding: ε, local δ > 0, given total δ", statements.sliding_window, _TOTAL),
+    ("A5", "Thm 5.1 shuffling: ε", statements.shuffling, _PURE),
+    ("A5", "Thm 5.1 shuffling: ε, local δ > 0", statements.shuffling, _LOCAL_DELTA),
+    ("A5", "Thm 5.1 shuffling: ε, local δ > 0, given total δ", statements.shuffling, _TOTAL),
     ("A5", "[EFMRTT19, Thm 7] shuffling: ε", statements.shuffling_earlier),
-    ("A6", "Thm A.4 random replacement: ε", statements.replacement, _PURE_EPSILON),
-    (
-        "A6",
-        "Thm A.4 random replacement: ε, simple formula",
-        statements.replacement,
-        _SIMPLIFIED_EPSILON,
-    ),
-    (
-        "A6",
-        "Thm A.4 random replacement: ε, local δ > 0",
-        statements.replacement,
-        _APPROXIMATE_BOUND,
-    ),
-    (
-        "A6",
-        "Thm A.4 replacement: ε, local δ > 0, given total δ",
-        statements.replacement,
-        _TOTAL_EPSILON,
-    ),
-    ("A6", "Thm A.7 swapping: ε", statements.swapping, _PURE_EPSILON),
-    ("A6", "Thm A.7 swapping: ε, local δ > 0", statements.swapping, _APPROXIMATE_BOUND),
-    ("A6", "Thm A.7 swapping: ε, local δ > 0, given total δ", statements.swapping, _TOTAL_EPSILON),
-    ("A6", "Thm A.5 balls in bins, equal loads: ε", statements.bins, _PURE_EPSILON),
-    ("A6", "Thm A.5 balls in bins: ε, local δ > 0", statements.bins, _APPROXIMATE_BOUND),
-    ("A6", "Thm A.5 balls in bins: ε, local δ > 0, given total δ", statements.bins, _TOTAL_EPSILON),
+    ("A6", "Thm A.4 random replacement: ε", statements.replacement, _PURE),
+    ("A6", "Thm A.4 random replacement: ε, simple formula", statements.replacement, _SIMPLE),
+    ("A6", "Thm A.4 random replacement: ε, local δ > 0", statements.replacement, _LOCAL_DELTA),
+    ("A6", "Thm A.4 replacement: ε, local δ > 0, given total δ", statements.replacement, _TOTAL),
+    ("A6", "Thm A.7 swapping: ε", statements.swapping, _PURE),
+    ("A6", "Thm A.7 swapping: ε, local δ > 0", statements.swapping, _LOCAL_DELTA),
+    ("A6", "Thm A.7 swapping: ε, local δ > 0, given total δ", statements.swapping, _TOTAL),
+    ("A6", "Thm A.5 balls in bins, equal loads: ε", statements.bins, _PURE),
+    ("A6", "Thm A.5 balls in bins: ε, local δ > 0", statements.bins, _LOCAL_DELTA),
+    ("A6", "Thm A.5 balls in bins: ε, local δ > 0, given total δ", statements.bins, _TOTAL),
     ("A7", "Lem A.3 rejection sampling: number of rounds", amplification.rejection_rounds),
     ("A7", "Lem A.3: largest local δ that is covered", amplification.largest_local_delta),
     ("A7", "Lem A.3: smallest distance δ₁ to a pure randomizer", amplification.smallest_distance),
     ("A8", "Lem A.1 biased sampling: likelihood ratio", kov_composition.biased_sampling_ratio),
     ("A8", "Lem A.2 composition, upper bound on the sum: ε", kov_composition.relaxed_composition),
-    (
-        "A8",
-        "Thm A.4 random replacement: largest ε of a step",
-        kov_composition.replacement_steps,
-        _STEP_EPSILONS,
-    ),
-    (
-        "A8",
-        "Thm A.4 random replacement: ε without Lem A.2",
-        kov_composition.replacement_steps,
-        _COMPOSED_EPSILON,
-    ),
-    ("A8", "Thm A.7 swapping: largest ε of a step", kov_composition.swapping_steps, _STEP_EPSILONS),
-    (
-        "A8",
-        "Thm A.7 swapping: ε without Lem A.2",
-        kov_composition.swapping_steps,
-        _COMPOSED_EPSILON,
-    ),
+    ("A8", "Thm A.4 replacement: largest ε of a step", kov_composition.replacement_steps, _STEPS),
+    ("A8", "Thm A.4 replacement: ε without Lem A.2", kov_composition.replacement_steps, _COMPOSED),
+    ("A8", "Thm A.7 swapping: largest ε of a step", kov_composition.swapping_steps, _STEPS),
+    ("A8", "Thm A.7 swapping: ε without Lem A.2", kov_composition.swapping_steps, _COMPOSED),
     ("A8", "Thm A.5 balls in bins: largest ε of a step", kov_composition.bins_epsilons),
     (
         "A8",
