@@ -25,6 +25,7 @@ POPULATION = "tests/service/test_population.py"
 
 ASSUMPTIONS = "tests/accounting/test_assumptions.py"
 NAMED = "tests/accounting/test_named.py"
+LATTICE = "tests/accounting/test_lattice_sum.py"
 CURIOUS, KINDS = (
     "tests/accounting/test_adversaries.py",
     "tests/accounting/test_heterogeneous_clients.py",
@@ -569,11 +570,35 @@ MUTANTS = (
         (
             Change(
                 "accounting/exact/named.py",
-                "    copies = copy_counts.first + 1\n",
-                "    copies = copy_counts.first + 2\n",
+                "    counts = (copy_counts.first + 1 + starts).tolist()\n",
+                "    counts = (copy_counts.first + 2 + starts).tolist()\n",
             ),
         ),
         (f"{NAMED}::test_the_mean_of_random_copies_is_the_sum_over_all_copies",),
+    ),
+    Mutant(
+        "lattice-capped-mean-lost",
+        "the mean that is lost above an evenly spaced grid is not charged",
+        (
+            Change(
+                "accounting/exact/lattice_sum.py",
+                "        excess = self.excess + other.excess + self.step * lost\n",
+                "        excess = self.excess + other.excess\n",
+            ),
+        ),
+        (f"{LATTICE}::test_every_step_preserves_the_mean",),
+    ),
+    Mutant(
+        "lattice-low-mass-lowered",
+        "mass below an evenly spaced grid is moved to the smallest possible value only",
+        (
+            Change(
+                "accounting/exact/lattice_sum.py",
+                "    floor_mass = distances / gap if gap else 0.0\n",
+                "    floor_mass = mass if gap else 0.0\n",
+            ),
+        ),
+        (f"{LATTICE}::test_every_step_preserves_the_mean",),
     ),
     Mutant(
         "local-delta-free",

@@ -116,7 +116,7 @@ def test_a_budget_that_is_exceeded_is_exit_1_and_says_where_it_would_stop(
     assert outcome.err.count("\n") == 1
     assert outcome.err.startswith(f"checkins: {path}:11: [budget] epsilon = 0.05: is exceeded: ")
     assert (
-        "epsilon <= 0.2071 (delta = 1e-06, replace-one); the campaign would stop after"
+        "epsilon <= 0.2063 (delta = 1e-06, replace-one); the campaign would stop after"
         in outcome.err
     )
     assert "of 1,000 slots; with local_epsilon = " in outcome.err

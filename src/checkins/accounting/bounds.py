@@ -25,6 +25,7 @@ from checkins.accounting.design import (
 )
 from checkins.accounting.exact import campaign_divergence
 from checkins.accounting.exact.gaussian import report_epsilon
+from checkins.accounting.exact.pure_capacity import TightestBounds
 from checkins.accounting.paper import amplification, kov_composition, statements
 from checkins.accounting.solve import DeltaBounds, Interval, crossing
 from checkins.errors import NotCovered
@@ -231,7 +232,10 @@ def _attained_lower_epsilon(
     divergence = partial(campaign_divergence.divergence, attaining_design, adjacency, delta=delta)
     if known_lower is not None and divergence(cells=_COARSE_CELLS).upper(known_lower) <= delta:
         return 0.0
-    return divergence().epsilon(delta).lower
+    with_bounds = divergence()
+    if known_lower is not None and isinstance(with_bounds, TightestBounds):
+        return with_bounds.lower_epsilon(delta, guess=known_lower)
+    return with_bounds.epsilon(delta).lower
 
 
 def _bounds_of_several_campaigns(mechanism: Campaigns, delta: float) -> Iterator[Bound]:

@@ -126,6 +126,16 @@ def discretise_up(ratio: SlotRatio, rounding: Rounding) -> GridDistribution:
     if math.isfinite(ratio.floor):
         least_node = ratio.floor + 1e-6 * (nodes[1] - nodes[0])  # a closer node would give no slope
         nodes = np.concatenate(([ratio.floor], nodes[nodes > least_node]))
+    masses, excess = stop_loss_masses(ratio, nodes)
+    return GridDistribution(nodes - grid.origin, masses, grid.origin, excess)
+
+
+def stop_loss_masses(ratio: SlotRatio, nodes: FloatArray) -> tuple[FloatArray, float]:
+    """Return the masses at ``nodes`` of a distribution above ``ratio``, and its lost mean.
+
+    Its stop-loss transform is that of ``ratio``, interpolated linearly between the nodes. The lost
+    mean is that of values above the last node.
+    """
     calls, puts, width = ratio.call(nodes), ratio.put(nodes), np.diff(nodes)
     if not math.isfinite(ratio.floor):
         puts = puts - puts[0]
@@ -138,9 +148,7 @@ def discretise_up(ratio: SlotRatio, rounding: Rounding) -> GridDistribution:
     if 0 <= seam < len(nodes) - 1:
         masses[seam] = max(0.0, 1.0 - falling[seam] - (rising[seam - 1] if seam else 0.0))
     masses = np.maximum(masses, 0.0)
-    return GridDistribution(
-        nodes - grid.origin, masses / masses.sum(), grid.origin, float(calls[-1])
-    )
+    return masses / masses.sum(), float(calls[-1])
 
 
 def discretise_down(ratio: AttainedRatio, rounding: Rounding) -> GridDistribution:

@@ -20,8 +20,11 @@ Theorem:     docs/theory/pure.md, "Named randomizers".
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import chain, pairwise
+from typing import Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -39,6 +42,7 @@ from checkins.accounting.exact.grid_distribution import (
     discretise_up,
     sum_of,
 )
+from checkins.accounting.exact.lattice_sum import LatticeSummer
 from checkins.accounting.exact.pure import (
     PureAddRemove,
     PureCampaign,
@@ -60,6 +64,7 @@ from checkins.accounting.exact.slot_ratio import (
 )
 from checkins.accounting.solve import DeltaBounds, Divergence
 
+Sum = TypeVar("Sum")
 _MAX_CAPACITY = 10**6
 """Largest capacity K for which means of copies are computed, to save time."""
 _MIN_DEVIATION = 1e-5
@@ -93,10 +98,66 @@ _ADD_REMOVE_RESOLUTION, _REPLACE_ONE_RESOLUTION, _COARSE_RESOLUTION = (
 )
 
 
+class _Summer(Protocol[Sum]):
+    """Sums of independent copies of one ratio, in the representation ``Sum``, rounded up."""
+
+    def sum_of(self, copies: int) -> Sum: ...
+    def add(self, one: Sum, other: Sum, copies: int) -> Sum:
+        """Return the sum of two sums, of ``copies`` copies in all."""
+        ...
+
+    def on_grid(self, total: Sum, copies: int) -> GridDistribution: ...
+
+
+@dataclass(frozen=True, slots=True)
+class _GridSummer:
+    """Sums on unevenly spaced grids, for ratios for which ``LatticeSummer`` is not precise."""
+
+    copy: GridDistribution
+    mean: float
+    rounding: Rounding
+
+    @classmethod
+    def of(cls, ratio: SlotRatio, rounding: Rounding) -> _GridSummer:
+        return cls(_on_grid(ratio, rounding), ratio.mean, rounding)
+
+    def sum_of(self, copies: int) -> GridDistribution:
+        return sum_of(copies, self.copy, mean=self.mean, rounding=self.rounding)
+
+    def add(self, one: GridDistribution, other: GridDistribution, copies: int) -> GridDistribution:
+        return add(one, other, mean=self.mean, copies=copies, rounding=self.rounding)
+
+    def on_grid(self, total: GridDistribution, copies: int) -> GridDistribution:
+        return total
+
+
+def _sums(summer: _Summer[Sum], counts: Sequence[int]) -> Iterator[GridDistribution]:
+    """Yield the sums of these numbers of copies, which increase."""
+    total = summer.sum_of(counts[0])
+    yield summer.on_grid(total, counts[0])
+    extra_sums: dict[int, Sum] = {}
+    for before, copies in pairwise(counts):
+        extra = copies - before
+        if extra not in extra_sums:
+            extra_sums[extra] = summer.sum_of(extra)
+        total = summer.add(total, extra_sums[extra], copies)
+        yield summer.on_grid(total, copies)
+
+
+def _sums_of_copies(
+    ratio: SlotRatio, counts: Sequence[int], cells: int, *, typical: float
+) -> Iterator[GridDistribution]:
+    """Yield the sums of these numbers of copies of ``ratio``, of which ``typical`` is likely."""
+    rounding = Rounding(side=Side.UP, cells=cells, tolerance=_COPIES_TOLERANCE)
+    lattice = LatticeSummer.of(ratio, rounding, copies=typical)
+    if lattice is not None:
+        return _sums(lattice, counts)
+    return _sums(_GridSummer.of(ratio, rounding), counts)
+
+
 def mean_of_copies(ratio: SlotRatio, copies: int, cells: int) -> DiscreteRatio:
     """Return the mean of ``copies`` independent copies of ``ratio``, rounded up in convex order."""
-    rounding = Rounding(side=Side.UP, cells=cells, tolerance=_COPIES_TOLERANCE)
-    total = sum_of(copies, _on_grid(ratio, rounding), mean=ratio.mean, rounding=rounding)
+    (total,) = _sums_of_copies(ratio, [copies], cells, typical=copies)
     deviations, excess = _mean_deviations(total, copies, ratio.mean)
     return DiscreteRatio(deviations, total.masses, mean=ratio.mean, excess=excess)
 
@@ -109,33 +170,28 @@ def mean_of_random_copies(
     K is ``capacity``. The mean of more copies is smaller in convex order. So values of C are
     divided into groups, and every value of a group is replaced by the smallest value of the group.
     """
-    rounding = Rounding(side=Side.UP, cells=resolution.cells, tolerance=_COPIES_TOLERANCE)
-    copy, mean = _on_grid(ratio, rounding), ratio.mean
     copy_counts = window(
         trials=capacity - 1,
         probability=min(share, 1.0 - 1e-12),
         tail_exponent=_TAIL_EXPONENT,
     )
     starts = _group_starts(copy_counts.masses, resolution.groups)
-    weights = np.add.reduceat(copy_counts.masses, starts)
     tail = 4.0 * math.exp(-_TAIL_EXPONENT)  # more than the probability of all other values of C
-    deviations, masses, excess = ([copy.values + (copy.origin - mean)], [tail * copy.masses], 0.0)
-    extra_sums: dict[int, GridDistribution] = {}
-    copies = copy_counts.first + 1
-    total = sum_of(copies, copy, mean=mean, rounding=rounding)
-    for weight, extra in zip(weights, np.diff(starts, prepend=0).tolist(), strict=True):
-        if extra:
-            if extra not in extra_sums:
-                extra_sums[extra] = sum_of(extra, copy, mean=mean, rounding=rounding)
-            copies += extra
-            total = add(total, extra_sums[extra], mean=mean, copies=copies, rounding=rounding)
-        group_deviations, group_excess = _mean_deviations(total, copies, mean)
+    weights = np.append(np.add.reduceat(copy_counts.masses, starts), tail) / (1.0 + tail)
+    counts = (copy_counts.first + 1 + starts).tolist()
+    typical = 1.0 + share * (capacity - 1)
+    sums = chain(
+        _sums_of_copies(ratio, counts, resolution.cells, typical=typical),
+        _sums_of_copies(ratio, [1], resolution.cells, typical=1.0),
+    )
+    deviations, masses, excess = [], [], 0.0
+    for weight, copies, total in zip(weights.tolist(), [*counts, 1], sums, strict=True):
+        group_deviations, group_excess = _mean_deviations(total, copies, ratio.mean)
         deviations.append(group_deviations)
-        masses.append(float(weight) * total.masses)
-        excess += float(weight) * group_excess
-    scale = 1.0 / (1.0 + tail)
+        masses.append(weight * total.masses)
+        excess += weight * group_excess
     return DiscreteRatio(
-        np.concatenate(deviations), scale * np.concatenate(masses), mean=mean, excess=excess * scale
+        np.concatenate(deviations), np.concatenate(masses), mean=ratio.mean, excess=excess
     )
 
 

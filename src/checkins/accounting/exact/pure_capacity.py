@@ -331,10 +331,14 @@ class TightestBounds:
 
     def epsilon(self, delta: float) -> Interval:
         upper = self.upper_epsilon(delta)
-        lower = crossing(self.lower, delta, guess=0.8 * upper, precision=self.precision).lower
+        lower = self.lower_epsilon(delta, guess=0.8 * upper)
         if lower > upper * (1.0 + 1e-6):
             raise ComputationFailed(f"epsilon's lower bound {lower!r} exceeds its upper {upper!r}")
         return Interval(min(lower, upper), upper)
+
+    def lower_epsilon(self, delta: float, *, guess: float) -> float:
+        """Return only the lower bound on epsilon, by a search that starts at ``guess``."""
+        return crossing(self.lower, delta, guess=guess, precision=self.precision).lower
 
     def upper_epsilon(self, delta: float) -> float:
         first_bound, *other_bounds = self.upper_bounds

@@ -41,6 +41,7 @@ from checkins.accounting.exact.grid_distribution import (
     discretise_up,
     sum_of,
 )
+from checkins.accounting.exact.lattice_sum import sum_of_bounded
 from checkins.accounting.exact.slot_ratio import AttainedRatio, FloatArray, SlotRatio
 from checkins.accounting.solve import DeltaBounds, Divergence, Interval, crossing
 
@@ -131,15 +132,23 @@ def pair(campaign: SlotSumCampaign, rounding: Rounding) -> DominatingPair:
     """Return the dominating pair of all releases with and without the client, for ``rounding``."""
     m, p0 = campaign.slots, campaign.participation
     if rounding.side is Side.UP:
-        one_slot = discretise_up(campaign.add_remove_ratio(), rounding)
+        total = _sum_up(campaign, m, campaign.add_remove_ratio(), rounding)
     elif (attained := campaign.attained_add_remove_ratio()) is not None:
-        one_slot = discretise_down(attained, rounding)
+        total = sum_of(m, discretise_down(attained, rounding), mean=1.0, rounding=rounding)
     else:
         return NO_LOSS
-    total = sum_of(m, one_slot, mean=1.0, rounding=rounding)
     gains = p0 / m * (total.values + (total.origin - m))
     ratios = 1.0 + gains if total.origin else 1.0 - p0 + p0 / m * total.values
     return from_ratios(ratios, gains, total.masses, only_present=p0 / m * total.excess)
+
+
+def _sum_up(
+    campaign: SlotSumCampaign, copies: int, ratio: SlotRatio, rounding: Rounding
+) -> GridDistribution:
+    """Return the sum of ``copies`` independent copies of a slot ratio, rounded up."""
+    if math.isfinite(campaign.max_privacy_loss) and copies > 0:
+        return sum_of_bounded(copies, ratio, rounding)
+    return sum_of(copies, discretise_up(ratio, rounding), mean=ratio.mean, rounding=rounding)
 
 
 def _last_slot_thresholds(
@@ -185,8 +194,7 @@ class AddRemove:
     def upper_sum(self) -> GridDistribution:
         """The sum of all slot ratios but the last, rounded up. The last is integrated exactly."""
         rounding = _rounding(self.campaign, delta=self.delta, cells=self.cells, side=Side.UP)
-        one_slot = discretise_up(self.upper_ratio, rounding)
-        return sum_of(self.campaign.slots - 1, one_slot, mean=1.0, rounding=rounding)
+        return _sum_up(self.campaign, self.campaign.slots - 1, self.upper_ratio, rounding)
 
     @cached_property
     def lower_sum(self) -> tuple[GridDistribution, AttainedRatio] | None:
@@ -284,8 +292,7 @@ class ReplaceOne:
             return self.upper(_MAX_EPSILON)
         ratio = self.campaign.replace_one_ratio(epsilon)
         rounding = _rounding(self.campaign, delta=self.delta, cells=self.cells, side=Side.UP)
-        one_slot = discretise_up(ratio, rounding)
-        distribution = sum_of(self.campaign.slots - 1, one_slot, mean=ratio.mean, rounding=rounding)
+        distribution = _sum_up(self.campaign, self.campaign.slots - 1, ratio, rounding)
         return min(1.0, self._delta(distribution, ratio, epsilon) * (1 + ROUND_OFF))
 
     def lower(self, epsilon: float) -> float:

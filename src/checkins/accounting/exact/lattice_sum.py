@@ -1,0 +1,232 @@
+"""Sums of independent bounded slot ratios, by convolution on an evenly spaced grid.
+
+Reports with a finite local epsilon have bounded slot ratios. Sums of many of them are nearly
+normal, so a few hundred evenly spaced points are precise, and a sum of two is one convolution.
+``grid_distribution.add`` places every pair of atoms on a new, unevenly spaced grid instead, which
+takes ten times as long, but is also precise for few slots and for very uneven ratios. All masses
+are positive, and they are only added and multiplied, so tails keep a small relative error.
+
+A distribution is rounded up in convex order as in docs/theory/rounding.md. The stop-loss transform
+of one slot ratio is interpolated linearly between the points. When a sum has grown, every second
+point is dropped, and its mass is divided between its two neighbours. Mass below the grid is divided
+between the smallest possible value and the first point. Each of these steps preserves the mean.
+Values above the grid are lowered to the last point, and ``excess`` counts the mean that is lost.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from checkins.accounting.exact.grid_distribution import (
+    GridDistribution,
+    Rounding,
+    discretise_up,
+    stop_loss_masses,
+    sum_of,
+)
+from checkins.accounting.exact.slot_ratio import FloatArray, SlotRatio
+
+_LONG_TAIL = 6.0
+"""Distance of the largest and the smallest possible sum from its mean, in standard deviations, from
+which on tails are nearly normal where it matters. If they end earlier, points are closer."""
+_MAX_POINTS = 2000
+"""Largest number of grid points of one slot ratio. If it needs more, unevenly spaced points are
+used."""
+_POINTS_PER_CELL = 0.125
+"""Number of points per standard deviation, relative to the number of grid cells asked for."""
+_ESTIMATE_POINTS = 256
+"""Number of points at which the stop-loss transform is summed to estimate the variance."""
+
+
+@dataclass(frozen=True, slots=True)
+class LatticeDistribution:
+    """A distribution of deviations from a mean, on the points ``step * (first + i)``.
+
+    Point i has the probability ``masses[i]``. The value ``step * floor`` is at most all others and
+    has the further probability ``floor_mass``. ``excess`` is an upper bound on the mean that was
+    lost by lowering values above the grid.
+    """
+
+    step: float
+    first: int
+    masses: FloatArray
+    floor: int
+    floor_mass: float
+    excess: float
+
+    @property
+    def deviation(self) -> float:
+        """The standard deviation."""
+        points = float(self.first) + np.arange(len(self.masses))
+        squares = float(self.masses @ points**2) + self.floor_mass * float(self.floor) ** 2
+        return self.step * math.sqrt(squares)
+
+    def coarser(self) -> LatticeDistribution:
+        """Return the distribution on every second point, rounded up."""
+        start = self.first // 2
+        padded = np.zeros(2 * (len(self.masses) // 2 + 1) + 1)
+        padded[self.first - 2 * start :][: len(self.masses)] = self.masses
+        masses, halves = padded[0::2].copy(), padded[1::2] / 2.0
+        masses[:-1] += halves
+        masses[1:] += halves
+        floor = self.floor // 2
+        return _with_floor(
+            LatticeDistribution(2.0 * self.step, start, masses, floor, 0.0, self.excess),
+            mass=self.floor_mass,
+            distances=self.floor_mass * (start - self.floor / 2.0),
+        )
+
+    def add(self, other: LatticeDistribution, *, tolerance: float) -> LatticeDistribution:
+        """Return the sum of two independent deviations, rounded up, with the larger of their steps.
+
+        ``tolerance`` is about the mass that is moved below the grid, and the mean that is lost
+        above the grid.
+        """
+        if self.step < other.step:
+            return self.coarser().add(other, tolerance=tolerance)
+        if other.step < self.step:
+            return self.add(other.coarser(), tolerance=tolerance)
+        first, floor = self.first + other.first, self.floor + other.floor
+        sums = np.convolve(self.masses, other.masses)
+        mass = distances = 0.0  # of what lies below ``first``, and its distances from ``first``
+        for one, rest in ((self, other), (other, self)):
+            if one.floor_mass > 0.0:
+                shifted, missing = one.floor_mass * rest.masses, one.first - one.floor
+                below, inside = shifted[:missing], shifted[missing:]
+                sums[: len(inside)] += inside
+                mass += float(below.sum())
+                distances += float(below @ (missing - np.arange(len(below))))
+        both = self.floor_mass * other.floor_mass
+        mass, distances = mass + both, distances + both * (first - floor)
+
+        low = min(int(np.searchsorted(np.cumsum(sums), tolerance)), len(sums) - 1)
+        lost_means = self.step * np.cumsum(np.cumsum(sums[:low:-1]))
+        high = len(sums) - int(np.searchsorted(lost_means, tolerance))
+        lost = float(sums[high:] @ np.arange(1, len(sums) - high + 1))
+        kept = sums[low:high].copy()
+        kept[-1] += sums[high:].sum()
+        distances += mass * low + float(sums[:low] @ (low - np.arange(low)))
+        mass += float(sums[:low].sum())
+        excess = self.excess + other.excess + self.step * lost
+        return _with_floor(
+            LatticeDistribution(self.step, first + low, kept, floor, 0.0, excess),
+            mass=mass,
+            distances=distances,
+        )
+
+
+def _with_floor(
+    distribution: LatticeDistribution, *, mass: float, distances: float
+) -> LatticeDistribution:
+    """Divide ``mass`` between the first point and the floor, and preserve its mean.
+
+    ``distances`` is the sum of the distances of this mass from the first point, in steps.
+    """
+    gap = distribution.first - distribution.floor
+    floor_mass = distances / gap if gap else 0.0
+    distribution.masses[0] += max(mass - floor_mass, 0.0)
+    return replace(distribution, floor_mass=floor_mass)
+
+
+def discretise(
+    ratio: SlotRatio, *, copies: float, tolerance: float, points: float
+) -> LatticeDistribution | None:
+    """Return a distribution above ``ratio`` in convex order, to sum ``copies`` of it.
+
+    It has at least about ``points`` grid points per standard deviation, and more if the tails of
+    the sum end early. Return None if it would need too many points.
+    """
+    low, high = ratio.likely_range(tolerance)
+    deviation = _estimated_deviation(ratio, low, high)
+    shorter_tail = math.sqrt(copies) * min(high - ratio.mean, ratio.mean - low)
+    while True:
+        step = deviation / points
+        if shorter_tail < _LONG_TAIL * deviation:
+            step *= shorter_tail / (_LONG_TAIL * deviation)
+        if high - low > _MAX_POINTS * step:
+            return None
+        distribution = _on_points(ratio, low, high, step)
+        if deviation <= 1.2 * distribution.deviation:
+            return distribution
+        deviation = distribution.deviation
+
+
+def _estimated_deviation(ratio: SlotRatio, low: float, high: float) -> float:
+    """Estimate the standard deviation, from the integral of the stop-loss transform."""
+    t = np.linspace(low, high, _ESTIMATE_POINTS)
+    transform = np.where(t < ratio.mean, ratio.put(t), ratio.call(t))
+    return math.sqrt(2.0 * float(transform.sum()) * (high - low) / (_ESTIMATE_POINTS - 1))
+
+
+def _on_points(ratio: SlotRatio, low: float, high: float, step: float) -> LatticeDistribution:
+    first, last = math.floor((low - ratio.mean) / step), math.ceil((high - ratio.mean) / step)
+    floor = min(math.floor((ratio.floor - ratio.mean) / step - 1e-9), first)
+    points = np.arange(first, last + 1)
+    nodes = np.asarray(ratio.mean + step * points, dtype=np.float64)
+    if floor < first:
+        nodes = np.append(ratio.mean + step * floor, nodes)
+    masses, excess = stop_loss_masses(ratio, nodes)
+    floor_mass = 0.0 if floor == first else float(masses[0])
+    return LatticeDistribution(step, first, masses[-len(points) :], floor, floor_mass, excess)
+
+
+@dataclass(frozen=True, slots=True)
+class LatticeSummer:
+    """Sums of independent copies of ``one``, rounded up.
+
+    ``points`` is the smallest number of grid points per standard deviation of a sum.
+    """
+
+    one: LatticeDistribution
+    mean: float
+    points: float
+    tolerance: float
+
+    @classmethod
+    def of(cls, ratio: SlotRatio, rounding: Rounding, *, copies: float) -> LatticeSummer | None:
+        """Return the summer for about ``copies`` copies, or None if it would not be precise."""
+        points = _POINTS_PER_CELL * rounding.cells
+        one = discretise(ratio, copies=copies, tolerance=rounding.tolerance, points=points)
+        return None if one is None else cls(one, ratio.mean, points, rounding.tolerance)
+
+    def sum_of(self, copies: int) -> LatticeDistribution:
+        """Return the sum of at least one copy, by doubling."""
+        total, one, summed = self.one, self.one, 1
+        for bit in bin(copies)[3:]:
+            summed *= 2
+            total = self.add(total, total, summed)
+            if bit == "1":
+                summed += 1
+                total = self.add(total, one, summed)
+            while one.step < total.step:  # so that it is not made coarser again
+                one = one.coarser()
+        return total
+
+    def add(
+        self, one: LatticeDistribution, other: LatticeDistribution, copies: int
+    ) -> LatticeDistribution:
+        """Return the sum of two sums, of ``copies`` copies in all, without needless points."""
+        total = one.add(other, tolerance=copies * self.tolerance)
+        most_step = math.sqrt(copies) * self.one.step
+        while 2.0 * total.step <= most_step:
+            total = total.coarser()
+        return total
+
+    def on_grid(self, total: LatticeDistribution, copies: int) -> GridDistribution:
+        """Return a sum of ``copies`` copies with their means added."""
+        points = np.append(total.floor, total.first + np.arange(len(total.masses)))
+        masses = np.append(total.floor_mass, total.masses)
+        return GridDistribution(
+            total.step * points, masses / masses.sum(), copies * self.mean, total.excess
+        )
+
+
+def sum_of_bounded(copies: int, ratio: SlotRatio, rounding: Rounding) -> GridDistribution:
+    """Return the sum of ``copies`` independent copies of a bounded ratio, rounded up."""
+    summer = LatticeSummer.of(ratio, rounding, copies=copies)
+    if summer is None:
+        return sum_of(copies, discretise_up(ratio, rounding), mean=ratio.mean, rounding=rounding)
+    return summer.on_grid(summer.sum_of(copies), copies)
