@@ -115,6 +115,8 @@ _NO_LEAK_BY_REASON: dict[str, tuple[str, ...]] = {
         "named-without-displacing",
         "named-without-capacity",
         "copies-grouped-down",
+        "lattice-capped-mean-lost",
+        "lattice-low-mass-lowered",
         "local-delta-free",
         "curious-clients-count-as-dummies",
     ),
