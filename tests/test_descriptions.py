@@ -13,14 +13,14 @@ from hypothesis.strategies import SearchStrategy
 from checkins.accounting import design
 from checkins.campaign import model, randomizer_config, task
 from checkins.protocol import rules
-from checkins.randomizers import grid, privunit, randomizer
+from checkins.randomizers import grid, randomizer
 from tests.campaign import strategies as campaign_strategies
 from tests.randomizers import strategies as randomizer_strategies
 from tests.strategies import DESCRIPTIONS as DESIGNS
 
 MODULES = (
     *(design, model, randomizer_config, task, rules),
-    *(grid, privunit, randomizer),
+    *(grid, randomizer),
 )
 RESULTS = {design.NamedRandomizer, rules.Rules}
 """What is computed, or only a base class, and not described."""

@@ -30,8 +30,8 @@ from checkins.accounting.exact.grid_distribution import (
 from checkins.accounting.exact.slot_ratio import FloatArray, SlotRatio
 
 _LONG_TAIL = 6.0
-"""Distance of the largest and the smallest possible sum from its mean, in standard deviations, from
-which on tails are nearly normal where it matters. If they end earlier, points are closer."""
+"""Smallest distance, in standard deviations, of the largest and of the smallest possible sum from
+its mean. If a tail ends earlier, a sum is far from normal, and unevenly spaced points are used."""
 _MAX_POINTS = 2000
 """Largest number of grid points of one slot ratio. If it needs more, unevenly spaced points are
 used."""
@@ -136,17 +136,15 @@ def discretise(
 ) -> LatticeDistribution | None:
     """Return a distribution above ``ratio`` in convex order, to sum ``copies`` of it.
 
-    It has at least about ``points`` grid points per standard deviation, and more if the tails of
-    the sum end early. Return None if it would need too many points.
+    It has at least about ``points`` grid points per standard deviation. Return None if a tail of
+    the sum ends early, or if too many points would be needed.
     """
     low, high = ratio.likely_range(tolerance)
     deviation = _estimated_deviation(ratio, low, high)
     shorter_tail = math.sqrt(copies) * min(high - ratio.mean, ratio.mean - low)
     while True:
         step = deviation / points
-        if shorter_tail < _LONG_TAIL * deviation:
-            step *= shorter_tail / (_LONG_TAIL * deviation)
-        if high - low > _MAX_POINTS * step:
+        if shorter_tail < _LONG_TAIL * deviation or high - low > _MAX_POINTS * step:
             return None
         distribution = _on_points(ratio, low, high, step)
         if deviation <= 1.2 * distribution.deviation:

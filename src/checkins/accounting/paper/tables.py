@@ -201,7 +201,7 @@ def theorem_sheet(setting: Setting) -> tuple[SheetRow, ...]:
     ...     dimension=10, noise_std=0.1)
     >>> row = theorem_sheet(setting)[0]
     >>> row.id, row.statement, round(row.value, 4)
-    ('A1', 'Thm 3.2: fixed window', 0.0138)
+    ('A1', 'Thm 3.2 fixed window: ε', 0.0138)
     """
     return tuple(_row(setting, *entry) for entry in _STATEMENTS)
 
