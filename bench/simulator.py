@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import subprocess
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from bench import bare
+from bench.environments import environment
 from bench.measure import Section
 from checkins.accounting import Adjacency, Design, GaussianNoise, NoiseAt, Protocol
 from checkins.campaign import (
@@ -31,7 +31,6 @@ from checkins.tasks.linear_models import Softmax
 from checkins.tasks.loaded_task import LoadedTask
 
 HERE = Path(__file__).parent
-ENVIRONMENTS = HERE.parent / "out" / "bench"
 DEVICE = HERE / "gpu.json"
 """Stored results of ``bench.gpu``, because few machines have an accelerator."""
 MOST, PFL_LEAST, FLOWER_LEAST, DEVICE_LEAST = 1.3, 50, 500, 0.8
@@ -113,19 +112,6 @@ def _beside_bare() -> tuple[Section, float]:
 
 def beside_bare() -> Section:
     return _beside_bare()[0]
-
-
-def environment(peer: str) -> Path:
-    """Return the Python of a peer's virtual environment. Create it from its pins if needed."""
-    pins, folder = HERE / "peers" / f"{peer}.txt", ENVIRONMENTS / peer
-    python, stamp = folder / "bin" / "python", folder / "pins"
-    wanted = hashlib.sha256(pins.read_bytes()).hexdigest()
-    if not stamp.exists() or stamp.read_text() != wanted:
-        subprocess.run([sys.executable, "-m", "venv", "--clear", str(folder)], check=True)
-        install = [str(python), "-m", "pip", "install", "-qq", "--disable-pip-version-check"]
-        subprocess.run([*install, "-r", str(pins)], check=True)
-        stamp.write_text(wanted)
-    return python
 
 
 def peer(name: str, *, way: str, workers: int) -> dict[str, Any]:

@@ -25,6 +25,7 @@ from checkins.accounting.design import (
     Protocol,
     RandomizedResponseReports,
 )
+from checkins.accounting.random_allocation import RandomAllocation, StepDraw
 
 MOST = 10**12
 
@@ -91,6 +92,20 @@ def designs(draw: st.DrawFn, most_slots: int = MOST) -> Design:
     )
 
 
+@st.composite
+def random_allocations(draw: st.DrawFn) -> RandomAllocation:
+    """Training by random allocation, with every draw of steps."""
+    kind = draw(st.sampled_from(StepDraw))
+    participations, epoch = draw(counts(10**6)), draw(counts(10**6))
+    steps = participations * epoch
+    if kind is StepDraw.WHOLE_RUN:
+        steps += draw(st.integers(0, participations - 1))
+    least = LEAST_SLOT_NOISE * math.sqrt(participations)
+    return RandomAllocation(
+        steps, participations, draw(_powers(1.01 * least, MOST_SLOT_NOISE)), kind
+    )
+
+
 DESCRIPTIONS: dict[type, SearchStrategy[object]] = {
     LocalRandomizer: local_randomizers,
     LaplaceReports: st.builds(LaplaceReports, local_epsilons),
@@ -103,4 +118,5 @@ DESCRIPTIONS: dict[type, SearchStrategy[object]] = {
     GaussianNoise: gaussian_noises,
     Population: populations(),
     Design: designs(),
+    RandomAllocation: random_allocations(),
 }

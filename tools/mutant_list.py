@@ -31,6 +31,11 @@ CURIOUS, KINDS = (
     "tests/accounting/test_heterogeneous_clients.py",
 )
 
+ALLOCATION, INTEROP = (
+    "tests/accounting/test_random_allocation.py",
+    "tests/accounting/test_interop.py",
+)
+
 MUTANTS = (
     Mutant(
         "redraw-after-crash",
@@ -514,6 +519,66 @@ MUTANTS = (
             ),
         ),
         (f"{KINDS}::test_a_client_may_be_of_one_kind_and_then_of_another",),
+    ),
+    Mutant(
+        "kept-step-for-one-epoch",
+        "an example that keeps its step is accounted for in one epoch only",
+        (
+            Change(
+                "accounting/random_allocation.py",
+                "shrunk = self.noise_multiplier / math.sqrt(self.participations)",
+                "shrunk = self.noise_multiplier",
+            ),
+        ),
+        (f"{ALLOCATION}::test_a_step_that_is_kept_has_the_ratio_of_all_its_epochs",),
+    ),
+    Mutant(
+        "parts-rounded-up",
+        "k of m steps are accounted for as campaigns of more slots than there are steps",
+        (
+            Change(
+                "accounting/random_allocation.py",
+                "*[self._campaign(slots, self.noise_multiplier)] * (shorter",
+                "*[self._campaign(slots + 1, self.noise_multiplier)] * (shorter",
+            ),
+        ),
+        (f"{ALLOCATION}::test_every_step_is_in_one_campaign_and_every_participation_too",),
+    ),
+    Mutant(
+        "lower-end-of-any-steps",
+        "a lower bound of the campaigns is claimed for a draw that they only dominate",
+        (
+            Change(
+                "accounting/random_allocation.py",
+                "epsilon_lower=found.epsilon_lower if is_exact else 0.0",
+                "epsilon_lower=found.epsilon_lower",
+            ),
+        ),
+        (f"{ALLOCATION}::test_a_lower_bound_is_stated_only_if_it_is_known",),
+    ),
+    Mutant(
+        "convolution-noise-magnified",
+        "tiny errors at very small losses are multiplied by a huge factor",
+        (
+            Change(
+                "accounting/interop.py",
+                "_raise_smallest(np.maximum(losses, -_MAX_LOSS), masses)",
+                "(np.maximum(losses, -_MAX_LOSS), masses)",
+            ),
+        ),
+        (f"{INTEROP}::test_the_noise_of_a_convolution_is_not_magnified",),
+    ),
+    Mutant(
+        "optimistic-estimate-read",
+        "an optimistic loss distribution of another library is taken for an upper bound",
+        (
+            Change(
+                "accounting/interop.py",
+                "if not pmf._pessimistic_estimate:",
+                "if pmf is None:",
+            ),
+        ),
+        (f"{INTEROP}::test_sparse_distributions_are_read_and_optimistic_ones_refused",),
     ),
     Mutant(
         "curious-for-free",

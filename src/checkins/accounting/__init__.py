@@ -2,7 +2,8 @@
 
 Describe a campaign as a ``Design``. ``certify`` returns the smallest epsilon that is proved for it.
 ``calibrate`` finds the value of one parameter that meets a target. ``loss_distribution`` returns
-the privacy loss distribution as an object of dp_accounting. ``delta_at`` and ``epsilon_at`` are
+the privacy loss distribution as an object of dp_accounting, and the module ``interop`` exchanges
+more with that library. ``delta_at`` and ``epsilon_at`` are
 faster and less precise, for callers that try many designs. The package ``exact`` holds the exact
 accountant, and ``paper`` holds the bounds as the paper states them.
 """
@@ -28,6 +29,11 @@ from checkins.accounting.design import (
     RandomizedResponseReports,
 )
 from checkins.accounting.precision import Precision, delta_at, epsilon_at
+from checkins.accounting.random_allocation import (
+    RandomAllocation,
+    StepDraw,
+    certify_random_allocation,
+)
 
 __all__ = [
     "METHODS",
@@ -45,10 +51,13 @@ __all__ = [
     "Precision",
     "PrivUnitReports",
     "Protocol",
+    "RandomAllocation",
     "RandomizedResponseReports",
+    "StepDraw",
     "calibrate",
     "certify",
     "certify_heterogeneous",
+    "certify_random_allocation",
     "delta_at",
     "epsilon_at",
     "loss_distribution",

@@ -31,9 +31,9 @@ from checkins.accounting.certificate import (
     versions,
 )
 from checkins.accounting.comparisons import comparisons
+from checkins.accounting.composition import Composition
 from checkins.accounting.design import MOST_EPSILON, Adjacency, Design, LocalRandomizer, Protocol
-from checkins.accounting.exact import campaign_divergence
-from checkins.accounting.exact.grid_distribution import Rounding, Side
+from checkins.accounting.exact.grid_distribution import Side
 from checkins.errors import InvalidValue, NotCovered
 
 if TYPE_CHECKING:
@@ -292,16 +292,24 @@ def certify_heterogeneous(
 
 
 def loss_distribution(
-    design: Design, *, delta: float, adjacency: Adjacency, interval: float
+    design: Design | Sequence[Design],
+    *,
+    delta: float,
+    adjacency: Adjacency,
+    interval: float,
+    campaigns: int = 1,
 ) -> PrivacyLossDistribution:
-    """Return one campaign as dp_accounting's privacy loss distribution, to compose with others.
+    """Return campaigns as dp_accounting's privacy loss distribution, to compose with others.
 
-    ``delta`` is the smallest delta at which the result will be used. ``interval`` is the distance
-    between neighbouring points of the grid of privacy losses. A declared population is not used.
+    If ``design`` is a sequence, its campaigns run one after the other, and the whole sequence runs
+    ``campaigns`` times. ``delta`` is the smallest delta at which the result will be used.
+    ``interval`` is the distance between neighbouring points of the grid of privacy losses. A
+    declared population is not used.
 
     Rounding:    up (pessimistic).
     """
-    check((design,), delta=delta, adjacency=adjacency)
+    designs = (design,) if isinstance(design, Design) else tuple(design)
+    check(designs, delta=delta, adjacency=adjacency, campaigns=campaigns)
     validate.positive(interval=interval)
     if interval > 1.0:
         raise InvalidValue(
@@ -309,8 +317,7 @@ def loss_distribution(
             interval,
             "must be at most 1, because coarser intervals give no useful bound",
         )
-    rounding = Rounding.near(delta, side=Side.UP)
-    pair = campaign_divergence.pair(design, adjacency, rounding, delta=delta)
+    pair = Composition(designs, adjacency, campaigns).pair(adjacency, delta, Side.UP)
     return pair.to_dp_accounting(interval=interval)
 
 

@@ -15,6 +15,7 @@ Rounding:    pairs are rounded up for upper bounds and down for lower bounds.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
@@ -42,7 +43,7 @@ class Composition:
 
     def epsilon(self, delta: float) -> Interval:
         """Return a lower and an upper bound on epsilon."""
-        upper, pair = self.upper_epsilon(delta), self._pair(self.adjacency, delta, Side.DOWN)
+        upper, pair = self.upper_epsilon(delta), self.pair(self.adjacency, delta, Side.DOWN)
 
         def lower_delta(epsilon: float) -> float:
             return max(pair.remove(epsilon), pair.add(epsilon)) * (1 - ROUND_OFF)
@@ -88,7 +89,7 @@ class Composition:
         This is many times faster and only a little looser. The population is not used, and averaged
         updates are not covered.
         """
-        add_remove_pair = self._pair(Adjacency.ADD_REMOVE, delta, Side.UP, cells)
+        add_remove_pair = self.pair(Adjacency.ADD_REMOVE, delta, Side.UP, cells)
         if self.adjacency is Adjacency.ADD_REMOVE:
             return worse_direction(add_remove_pair)
         return triangle_bound(add_remove_pair)
@@ -114,22 +115,27 @@ class Composition:
 
     def _curve(self, delta: float, cells: int = CELLS) -> DeltaOfEpsilon:
         def pair(relation: Adjacency) -> DominatingPair:
-            return self._pair(relation, delta, Side.UP, cells)
+            return self.pair(relation, delta, Side.UP, cells)
 
         return _upper_delta_curve(pair, self.adjacency, self.designs)
 
-    def _pair(
+    def pair(
         self, adjacency: Adjacency, delta: float, side: Side, cells: int = CELLS
     ) -> DominatingPair:
+        """Return a dominating pair of all campaigns, accurate near ``delta``, rounded to ``side``.
+
+        The population is not used. Equal designs are composed together, because the order of
+        campaigns does not matter.
+        """
         runs = len(self.designs) * self.repeats
         rounding = Rounding.near(delta, side=side, cells=cells, runs=runs)
-        pairs = {
-            design: campaign_divergence.pair(design, adjacency, rounding, delta=delta)
-            for design in dict.fromkeys(self.designs)
-        }
-        one_repeat = reduce(
-            lambda a, b: a.compose(b, rounding), (pairs[design] for design in self.designs)
+        pairs = (
+            campaign_divergence.pair(design, adjacency, rounding, delta=delta).repeat(
+                times, rounding
+            )
+            for design, times in Counter(self.designs).items()
         )
+        one_repeat = reduce(lambda a, b: a.compose(b, rounding), pairs)
         return one_repeat.repeat(self.repeats, rounding)
 
 

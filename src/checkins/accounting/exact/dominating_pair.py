@@ -130,7 +130,10 @@ class DominatingPair:
         return total
 
     def to_dp_accounting(self, *, interval: float) -> PrivacyLossDistribution:
-        """Return the pair for dp_accounting, rounded up to multiples of ``interval``."""
+        """Return the pair for dp_accounting, rounded up to multiples of ``interval``.
+
+        Deltas are raised by ``ROUND_OFF``, to cover the floating-point errors of this module.
+        """
         # Imported here, because the import takes longer than that of the rest of the accountant.
         from dp_accounting.pld.pld_pmf import DensePLDPmf
         from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
@@ -149,10 +152,11 @@ class DominatingPair:
         )
         binned = DominatingPair(absent, present, gains, self.only_present, self.only_absent)
         pair = _split_cells(binned, edges)
-        remove = DensePLDPmf(interval, first, pair.present, _missing_mass(pair.present), True)
-        add = DensePLDPmf(
-            interval, -(first + cells), pair.absent[::-1].copy(), _missing_mass(pair.absent), True
-        )
+        last = first + cells
+        present, only_present = _raised(pair.present, edges, _missing_mass(pair.present))
+        absent, only_absent = _raised(pair.absent[::-1], -edges[::-1], _missing_mass(pair.absent))
+        remove = DensePLDPmf(interval, first, present, only_present, True)
+        add = DensePLDPmf(interval, -last, absent, only_absent, True)
         return PrivacyLossDistribution(remove, add)
 
 
@@ -164,6 +168,19 @@ def _union_probability(one: float, other: float) -> float:
 def _missing_mass(masses: FloatArray) -> float:
     """Return 1 minus the sum of the masses, or 0 if that is negative."""
     return max(0.0, 1.0 - math.fsum(masses))
+
+
+def _raised(masses: FloatArray, losses: FloatArray, infinite: float) -> tuple[FloatArray, float]:
+    """Return the masses and the mass of an infinite loss, with deltas raised by ``ROUND_OFF``.
+
+    The mass of every loss above 0 grows by this factor, and the mass of the other losses shrinks.
+    """
+    above = losses > 0.0
+    grown = np.where(above, masses * (1.0 + ROUND_OFF), masses)
+    room = math.fsum(masses[~above])
+    extra = ROUND_OFF * (math.fsum(masses[above]) + infinite)
+    grown[~above] *= max(0.0, 1.0 - extra / room) if room > 0.0 else 0.0
+    return grown, infinite * (1.0 + ROUND_OFF)
 
 
 def from_ratios(
