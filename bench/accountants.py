@@ -84,7 +84,9 @@ def _row(
 ) -> list[str]:
     noise, steps, epochs = run
     lower, upper = bounds
-    shown = f"{upper:.4f}" if not lower else f"{lower:.4f} to {upper:.4f}"
+    shown = f"{math.ceil(1e4 * upper) / 1e4:.4f}"
+    if lower:
+        shown = f"{math.floor(1e4 * lower) / 1e4:.4f} to {shown}"
     training = f"sigma {noise:g}, {epochs} x {steps:,} steps"
     return [training, name, draw, shown, f"{seconds:.2f} s"]
 
@@ -99,9 +101,11 @@ def accountants() -> Section:
         # the last of the others is PLD-accounting, which has a lower bound
         least, most, theirs = lower or math.inf, upper, seconds
         for draw, words in DRAWS.items():
+            if run[2] == 1 and draw is not StepDraw.EACH_EPOCH:
+                continue  # in one epoch, all draws are the same
             for adjacency in Adjacency:
                 if draw is StepDraw.WHOLE_RUN and adjacency is Adjacency.REPLACE_ONE:
-                    continue
+                    continue  # equal to one step per epoch
                 lower, upper, seconds = by_checkins(run, draw, adjacency)
                 name = f"checkins, {adjacency}"
                 rows.append(_row(run, name, words, (lower, upper), seconds))
@@ -114,7 +118,8 @@ def accountants() -> Section:
         rows.append([training, "any", "shuffled, fixed sizes", f"at least {shuffled:.4f}", "-"])
     return Section(
         TITLE,
-        "An epsilon without a lower bound is an upper bound. All are for add/remove, unless another"
+        "An epsilon without a lower bound is an upper bound. Upper bounds are rounded up, and lower"
+        " bounds down. All are for add/remove, unless another"
         " relation is named. The last row of a training is a lower bound for one epoch, if the"
         " gradient of one example is replaced by zero. dp_accounting has no accountant of random"
         " allocation in this version. With one step per epoch, this accountant's interval lies"
