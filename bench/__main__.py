@@ -25,6 +25,7 @@ BENCHES = {
     "grid": "gaussian",
     "calibration": "calibration",
     "peer": "gaussian",
+    "accountants": "accountants",
     "device_noise": "device_noise",
     "beside_bare": "simulator",
     "beside_peers": "simulator",

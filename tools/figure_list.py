@@ -40,6 +40,7 @@ def _bench(name: str, *sources: str, apart: tuple[str, ...] = ()) -> Figure:
 
 
 PEERS = tuple(f"bench/peers/{name}" for name in ("flower.py", "flower.txt", "pfl.py", "pfl.txt"))
+DPSGD = ("bench/peers/dpsgd.py", "bench/peers/dpsgd.txt")
 SERVICE = (
     "bench/service.py",
     "bench/bare_service.py",
@@ -54,6 +55,7 @@ FIGURES = (
     _bench("grid", "bench/gaussian.py"),
     _bench("calibration", "bench/calibration.py"),
     _bench("peer", "bench/gaussian.py"),
+    _bench("accountants", "bench/accountants.py", *DPSGD),
     _bench("device_noise", "bench/device_noise.py"),
     _bench("beside_bare", "bench/simulator.py", apart=(ACCOUNTING,)),
     _bench("beside_peers", "bench/simulator.py", *PEERS, apart=(ACCOUNTING,)),
