@@ -15,10 +15,14 @@ from checkins.accounting import (
     Parameter,
     Population,
     Protocol,
+    RandomAllocation,
+    StepDraw,
     calibrate,
     certify,
+    certify_random_allocation,
     loss_distribution,
 )
+from checkins.accounting.interop import CheckInsAccountant, epsilon_with, to_dp_event
 
 
 def price() -> float:
@@ -54,3 +58,17 @@ def hand_over() -> float:
     ours = loss_distribution(design, delta=1e-6, adjacency=Adjacency.ADD_REMOVE, interval=1e-4)
     theirs = from_laplace_mechanism(10.0)
     return float(ours.compose(theirs).get_epsilon_for_delta(1e-6))
+
+
+def train_with_another_library() -> float:
+    training = RandomAllocation(
+        steps=1000, participations=10, noise_multiplier=1.0, draw=StepDraw.EACH_EPOCH
+    )
+    certificate: Certificate = certify_random_allocation(
+        training, delta=1e-5, adjacency=Adjacency.ADD_REMOVE
+    )
+    accountant = CheckInsAccountant(adjacency=Adjacency.ADD_REMOVE, smallest_delta=1e-5)
+    accountant.compose(to_dp_event(training, campaigns=2))
+    theirs = from_laplace_mechanism(10.0)
+    together: float = epsilon_with(training, theirs, delta=1e-5, adjacency=Adjacency.ADD_REMOVE)
+    return certificate.epsilon + together
