@@ -365,7 +365,8 @@ def test_gaussian_campaigns_compose_between_one_and_their_sum_replacing_too() ->
     assert one.epsilon <= several.upper * ROUNDING
     assert several.upper <= 3 * price(what, REPLACE_ONE, delta=DELTA / 3).epsilon
     assert added.upper <= several.upper * ROUNDING
-    assert several.lower == pytest.approx(added.lower, rel=1e-3)
+    assert added.lower < several.lower <= several.upper
+    assert several.lower > 0.85 * several.upper
 
 
 @pytest.mark.parametrize("what", SLOW)

@@ -18,6 +18,7 @@ from scipy.stats import norm
 
 from checkins.accounting.design import LEAST_SLOT_NOISE, MOST_SLOT_NOISE
 from checkins.accounting.exact.gaussian import GaussianCampaign
+from checkins.accounting.exact.gaussian_replace_one import GaussianReplaceOne
 from checkins.accounting.exact.slot_ratio import (
     AntipodalGaussian,
     DilutedRatio,
@@ -37,7 +38,7 @@ FAILURE = 1e-6
 
 
 def price(
-    make: type[AddRemove] | type[ReplaceOne],
+    make: type[AddRemove] | type[GaussianReplaceOne],
     *,
     noise: float,
     slots: int,
@@ -86,7 +87,7 @@ def test_antipodal_data_have_the_recorded_epsilon(slots: int, seen: float, split
 
     Both numbers are those of a client that displaces nobody.
     """
-    found = price(ReplaceOne, noise=2.0, slots=slots)
+    found = price(GaussianReplaceOne, noise=2.0, slots=slots)
     assert found.lower <= seen + 5e-4
     assert found.upper == pytest.approx(seen, rel=4e-3)
     away = AddRemove(GaussianCampaign(2.0, slots, 1.0), delta=1e-6, cells=CELLS)
@@ -129,7 +130,7 @@ def test_replacing_in_one_slot_is_a_gaussian_of_twice_the_sensitivity(
     noise: float, share: float
 ) -> None:
     epsilon = share * (2 / noise**2 + 10 / noise)
-    bound = ReplaceOne(GaussianCampaign(noise, 1, 1.0), delta=1e-9, cells=2)
+    bound = GaussianReplaceOne(GaussianCampaign(noise, 1, 1.0), delta=1e-9, cells=2)
     exact = gaussian_mechanism(noise / 2, epsilon)
     terms = norm.cdf(1 / noise - epsilon * noise / 2)
     assert bound.upper(epsilon) == pytest.approx(exact, rel=1e-6, abs=1e-14 * terms)
@@ -377,7 +378,7 @@ def test_simulated_runs_never_leak_more_than_the_add_remove_bound(campaign: Camp
 def test_simulated_runs_never_leak_more_than_the_replace_one_bound(campaign: Campaign) -> None:
     """Failure probability: 4e-6 per setting (four Hoeffding bounds over 40,000 runs)."""
     rng = np.random.default_rng(20200713)
-    bound = ReplaceOne(campaign.accounted, delta=1e-6, cells=128)
+    bound = GaussianReplaceOne(campaign.accounted, delta=1e-6, cells=128)
     for one, other in ((UPDATE, -UPDATE), (-UPDATE, UPDATE)):
         released = campaign.run(rng, 40_000, one)
         losses = campaign.ratio(released, one) / campaign.ratio(released, other)
@@ -449,9 +450,15 @@ def test_two_or_three_slots_are_bracketed_down_to_the_smallest_delta(
     participation=st.one_of(st.just(1.0), st.floats(0.01, 1.0)),
     share=st.floats(0.0, 1.2),
     cells=st.sampled_from([32, 200]),
+    make=st.sampled_from([ReplaceOne, GaussianReplaceOne]),
 )
 def test_replacing_in_two_or_three_slots_is_bracketed(
-    noise: float, slots: int, participation: float, share: float, cells: int
+    noise: float,
+    slots: int,
+    participation: float,
+    share: float,
+    cells: int,
+    make: type[ReplaceOne] | type[GaussianReplaceOne],
 ) -> None:
     s = 1.0 / noise
     epsilon = share * math.log1p(participation / slots * math.expm1(2 * s * s + 10 * s))
@@ -464,7 +471,7 @@ def test_replacing_in_two_or_three_slots_is_bracketed(
     calls = AntipodalGaussian(s, epsilon).call(room - others)
     truth = participation / slots * float(calls @ probabilities)
     campaign = GaussianCampaign(noise, slots, participation)
-    bound = ReplaceOne(campaign, delta=max(truth, 1e-30), cells=cells)
+    bound = make(campaign, delta=max(truth, 1e-30), cells=cells)
     noise_floor = 1e-16 * e  # the closed form of the last slot cancels
     assert truth <= bound.upper(epsilon) * slack + noise_floor
     assert bound.lower(epsilon) <= truth * slack + noise_floor
@@ -479,12 +486,12 @@ def test_replacing_in_two_or_three_slots_is_bracketed(
     [
         (AddRemove, None, 2e-3),
         (AddRemove, 2, None),
-        (ReplaceOne, None, 4e-3),
-        (ReplaceOne, 2, None),
+        (GaussianReplaceOne, None, 4e-3),
+        (GaussianReplaceOne, 2, None),
     ],
 )
 def test_the_bracket_closes_as_the_grid_is_refined(
-    make: type[AddRemove] | type[ReplaceOne],
+    make: type[AddRemove] | type[GaussianReplaceOne],
     displaces: int | None,
     last: float | None,
 ) -> None:
@@ -510,12 +517,12 @@ def test_lower_and_upper_are_within_a_hundredth(noise: float, slots: int, delta:
     assert 0.0 < found.lower <= found.upper <= 1.01 * found.lower
 
 
-@pytest.mark.parametrize("make", [AddRemove, ReplaceOne])
+@pytest.mark.parametrize("make", [AddRemove, GaussianReplaceOne])
 @pytest.mark.parametrize("displaces", [None, 1])
 @pytest.mark.parametrize("noise", [LEAST_SLOT_NOISE, 0.3, 0.5, 1e4, MOST_SLOT_NOISE])
 @pytest.mark.parametrize("slots", [1, 2, 20])
 def test_every_noise_a_design_may_have_can_be_accounted_for(
-    make: type[AddRemove] | type[ReplaceOne],
+    make: type[AddRemove] | type[GaussianReplaceOne],
     displaces: int | None,
     noise: float,
     slots: int,
@@ -634,7 +641,7 @@ def test_replacing_has_no_larger_epsilon_than_removing_and_adding(
     """The truth obeys delta(e1 + e2) <= delta_remove(e1) + e^e1 delta_add(e2)."""
     away = AddRemove(campaign, delta=1e-6, cells=FEW)
     epsilon = share * away.epsilon(1e-6).upper
-    direct = ReplaceOne(campaign, delta=1e-6, cells=FEW)
+    direct = GaussianReplaceOne(campaign, delta=1e-6, cells=FEW)
     for part in (0.3, 0.5, 0.7):
         one, two = part * epsilon, (1 - part) * epsilon
         split = away.remove_upper(one) + math.exp(one) * away.add_upper(two)
@@ -648,7 +655,7 @@ def test_replacing_is_never_cheaper_than_removing(
 ) -> None:
     """Data near zero look like nobody's."""
     truth = AddRemove(campaign, delta=1e-6, cells=FEW).lower(epsilon)
-    assert truth <= ReplaceOne(campaign, delta=1e-6, cells=FEW).upper(epsilon) + 1e-12
+    assert truth <= GaussianReplaceOne(campaign, delta=1e-6, cells=FEW).upper(epsilon) + 1e-12
 
 
 @settings(max_examples=20)
@@ -663,5 +670,5 @@ def test_spending_so_far_never_exceeds_the_whole(
 
 def test_a_heavy_ratio_over_many_slots_is_accounted_for_and_not_given_up() -> None:
     campaign = GaussianCampaign(0.3, 100_000, 1.0)
-    bounds = ReplaceOne(campaign, delta=1e-8, cells=400).epsilon(1e-8)
+    bounds = GaussianReplaceOne(campaign, delta=1e-8, cells=400).epsilon(1e-8)
     assert 12.1 < bounds.lower < bounds.upper < 12.5

@@ -20,7 +20,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 
-from checkins.accounting.design import Adjacency, Design, Protocol
+from checkins.accounting.design import Adjacency, Design, GaussianNoise, Protocol
 from checkins.accounting.exact import campaign_divergence
 from checkins.accounting.exact.dominating_pair import ROUND_OFF, DominatingPair, envelope
 from checkins.accounting.exact.grid_distribution import CELLS, Rounding, Side
@@ -29,6 +29,8 @@ from checkins.errors import NotCovered
 
 EPSILON_SPLITS = (0.5, 0.46, 0.54, 0.4, 0.6)
 """Values of e1/(e1 + e2) that the triangle bound tries, to use the smallest delta."""
+_LEAST_CURVE_PARTICIPATION = 0.1
+"""Participation from which on the triangle bound is not tried beside exact curves."""
 DeltaOfEpsilon = Callable[[float], float]
 """An upper bound on delta as a function of epsilon."""
 
@@ -195,11 +197,18 @@ def _upper_delta_curve(
         return worse_direction(pair(adjacency))
     if any(design.protocol is Protocol.AVERAGED for design in designs):
         return _delta_of_curve_pair(pair(adjacency))
-    triangle = triangle_bound(pair(Adjacency.ADD_REMOVE))
     try:
         composed = _delta_of_curve_pair(pair(adjacency))
     except NotCovered:
-        return triangle
+        return triangle_bound(pair(Adjacency.ADD_REMOVE))
+    if all(
+        isinstance(design.randomizer, GaussianNoise)
+        and design.capacity is None
+        and design.participation >= _LEAST_CURVE_PARTICIPATION
+        for design in designs
+    ):
+        return composed  # the curves are exact, so the triangle bound is hardly ever smaller
+    triangle = triangle_bound(pair(Adjacency.ADD_REMOVE))
     return lambda epsilon: min(composed(epsilon), triangle(epsilon))
 
 

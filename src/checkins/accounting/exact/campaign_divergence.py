@@ -66,7 +66,13 @@ def campaign_of(
     randomizer = design.randomizer
     if isinstance(randomizer, GaussianNoise):
         noise = design.slot_noise(randomizer)
-        return GaussianCampaign(noise, design.drawable_slots, design.participation, design.capacity)
+        return GaussianCampaign(
+            noise,
+            design.drawable_slots,
+            design.participation,
+            design.capacity,
+            others_are_unlimited=design.population is None,
+        )
     if design.protocol is Protocol.AVERAGED:
         return PureCampaign(
             randomizer.local_epsilon, design.population.fewest if design.population else 1, 1.0
@@ -228,16 +234,19 @@ def pair(
 ) -> DominatingPair:
     """Return a dominating pair of one campaign, rounded to ``rounding.side``, for composition.
 
-    If it is rounded down, the pair of replace-one is that of add/remove, because a client's other
-    data may look like its absence.
+    If it is rounded down and the noise is not Gaussian, the pair of replace-one is that of
+    add/remove, because a client's other data may look like its absence.
     """
     _check_coverage(design, adjacency)
     if design.participation == 0.0:
         return NO_LOSS
     if rounding.side is Side.DOWN:
         design = attaining_design(design)
-        adjacency = Adjacency.ADD_REMOVE
+        if not isinstance(design.randomizer, GaussianNoise):
+            adjacency = Adjacency.ADD_REMOVE
     campaign = campaign_of(design)
+    if isinstance(campaign, GaussianCampaign) and adjacency is Adjacency.REPLACE_ONE:
+        return NO_LOSS.compose(_cached_replace_one_pair(campaign, rounding), rounding)
     if isinstance(campaign, PureCapacityCampaign | NamedCampaign):
         return _cached_pair(campaign, adjacency, _with_rounded_tolerance(rounding))
     if adjacency is Adjacency.ADD_REMOVE:
@@ -246,6 +255,11 @@ def pair(
     curve = divergence(design, adjacency, delta=smallest_delta, cells=_curve_cells(rounding))
     guess = curve.upper_epsilon(delta)
     return NO_LOSS.compose(_curve_pair(curve, rounding, guess=guess, delta=delta), rounding)
+
+
+@lru_cache(maxsize=64)
+def _cached_replace_one_pair(campaign: GaussianCampaign, rounding: Rounding) -> DominatingPair:
+    return campaign.replace_one_pair(rounding)
 
 
 @lru_cache(maxsize=512)

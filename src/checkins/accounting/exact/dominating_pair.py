@@ -220,6 +220,49 @@ def from_curve(epsilons: FloatArray, deltas: FloatArray) -> DominatingPair:
     return from_ratios(ratios, x, np.maximum(masses, 0.0), only_present=float(y[-1]))
 
 
+@dataclass(frozen=True, slots=True)
+class AcceptanceProbabilities:
+    """The probabilities that a test between P and Q accepts.
+
+    ``absent`` is an upper bound on the probability under Q, and ``absent`` + ``gain`` a lower bound
+    on the probability under P.
+    """
+
+    absent: float
+    gain: float
+
+
+def from_tests(tests: Sequence[AcceptanceProbabilities]) -> DominatingPair:
+    """Return a pair that is dominated by a symmetric pair (P, Q) with these tests.
+
+    A pair is symmetric if exchanging P and Q does not change its divergences. The outcomes of the
+    result are the edges of the concave hull of the tests' points (Q(A), P(A)), of the origin, and
+    of the mirrored points (1 - P(A), 1 - Q(A)).
+
+    Theorem:     [Blackwell53]: a pair with a smaller hull is a post-processing of (P, Q).
+    """
+    points = sorted((test.absent, test.gain) for test in tests if test.gain > 0.0)
+    if not points:
+        return NO_LOSS
+    best = max(range(len(points)), key=lambda index: points[index][1])
+    x, gains = np.array([(0.0, 0.0), *points[: best + 1]]).T
+    hull = _lower_hull(x, -gains)
+    absent, gain = np.diff(x[hull]), np.diff(gains[hull])
+    present = absent + gain
+    middle = max(0.0, 1.0 - float(absent.sum()) - float(present.sum()))
+    sides = [(absent[::-1], present[::-1], gain[::-1]), (present, absent, -gain)]
+    absents, presents, all_gains = (
+        np.concatenate((sides[1][k], [middle] if k < 2 else [0.0], sides[0][k])) for k in range(3)
+    )
+    keep = absents > 0.0
+    return DominatingPair(
+        absents[keep],
+        presents[keep],
+        all_gains[keep],
+        only_present=float(presents[~keep].sum()),
+    )
+
+
 def envelope(pairs: Sequence[DominatingPair]) -> DominatingPair:
     """Return a pair that dominates each of ``pairs``. Its divergence is the largest of theirs.
 

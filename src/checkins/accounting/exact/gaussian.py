@@ -17,10 +17,12 @@ from scipy.special import log_ndtr
 from checkins.accounting.design import Adjacency
 from checkins.accounting.exact import slot_sum
 from checkins.accounting.exact.dominating_pair import DominatingPair
+from checkins.accounting.exact.gaussian_replace_one import GaussianReplaceOne
 from checkins.accounting.exact.grid_distribution import Rounding, Side, discretise_up, sum_of
 from checkins.accounting.exact.slot_ratio import (
     AntipodalGaussian,
     AttainedRatio,
+    DilutedGaussian,
     DilutedRatio,
     DisplacedGaussian,
     Envelope,
@@ -30,6 +32,8 @@ from checkins.accounting.exact.slot_ratio import (
 )
 from checkins.accounting.solve import Divergence, first_true, root_above
 
+_PAIR_CELLS = 320
+"""Largest fineness of a grid if a whole curve of divergences is computed."""
 MAX_SHIFT = 60.0
 """Largest shift of a Gaussian, in standard deviations. With a larger shift, epsilon is useless."""
 
@@ -123,6 +127,11 @@ class GaussianCampaign:
     slots: int
     participation: float
     capacity: int | None = None
+    others_are_unlimited: bool = True
+    """Whether there may be so many other clients that all slots are full, in lower bounds."""
+    displaces_with: float | None = None
+    """Probability with which the client of lower bounds displaces a client, in every slot. None
+    means that it displaces no client."""
     max_privacy_loss = math.inf
 
     @property
@@ -145,11 +154,19 @@ class GaussianCampaign:
 
         If ``cells`` is None, the grid has as many cells as for a certificate.
         """
+        if adjacency is Adjacency.REPLACE_ONE:
+            return GaussianReplaceOne(self, delta=delta, cells=cells)
         return slot_sum.divergence(self, adjacency, delta=delta, cells=cells)
 
     def pair(self, rounding: Rounding) -> DominatingPair:
         """Return the dominating pair of all releases with the client and without the client."""
         return slot_sum.pair(self, rounding)
+
+    def replace_one_pair(self, rounding: Rounding) -> DominatingPair:
+        """Return the pair of all releases with two values of the client's data."""
+        cells = min(_PAIR_CELLS, rounding.cells // 2)
+        delta = rounding.tolerance * 1e4
+        return GaussianReplaceOne(self, delta=delta, cells=cells).pair(rounding)
 
     def add_remove_ratio(self) -> SlotRatio:
         join_ratio = ShiftedGaussian(self.shift)
@@ -166,7 +183,9 @@ class GaussianCampaign:
         return Envelope(join_ratio, DisplacedGaussian(self.shift, epsilon, self.choice_probability))
 
     def attained_add_remove_ratio(self) -> AttainedRatio:
-        """Return the ratio of a client that displaces no client, which proves lower bounds."""
+        """Return the ratio that proves lower bounds (see ``displaces_with``)."""
+        if self.displaces_with is not None:
+            return DilutedGaussian(ShiftedGaussian(2 * self.shift), self.displaces_with)
         return ShiftedGaussian(self.shift)
 
     def attained_replace_one_ratio(self, epsilon: float) -> AttainedRatio:

@@ -30,8 +30,7 @@ REPLACE_ONE_CELLS = 600
 """Numbers of grid cells of a certificate for add/remove and for replace-one.
 
 For add/remove, the lower and the upper bound differ by at most half a percent. Replace-one uses
-fewer cells, because it builds a distribution for every epsilon that it tries. Its bounds differ by
-about one percent for a hundred slots, and by three percent for ten thousand slots."""
+fewer cells, because it builds a distribution for every epsilon that it tries."""
 TAIL_SHARE = 1e-9
 """Share of delta that may lie outside the grid."""
 MIN_TOLERANCE = 1e-60

@@ -165,7 +165,8 @@ def _last_slot_thresholds(
     return (centred - distribution.values) - (distribution.origin - (slots - 1) * mean) + mean
 
 
-def _rounding(campaign: SlotSumCampaign, *, delta: float, cells: int, side: Side) -> Rounding:
+def rounding_of(campaign: SlotSumCampaign, *, delta: float, cells: int, side: Side) -> Rounding:
+    """Return the rounding for bounds on the divergence near ``delta``."""
     tolerance = TAIL_SHARE * delta / campaign.participation
     return Rounding(side=side, cells=cells, tolerance=min(max(tolerance, MIN_TOLERANCE), 1e-12))
 
@@ -193,7 +194,7 @@ class AddRemove:
     @cached_property
     def upper_sum(self) -> GridDistribution:
         """The sum of all slot ratios but the last, rounded up. The last is integrated exactly."""
-        rounding = _rounding(self.campaign, delta=self.delta, cells=self.cells, side=Side.UP)
+        rounding = rounding_of(self.campaign, delta=self.delta, cells=self.cells, side=Side.UP)
         return _sum_up(self.campaign, self.campaign.slots - 1, self.upper_ratio, rounding)
 
     @cached_property
@@ -205,7 +206,7 @@ class AddRemove:
         ratio = self.campaign.attained_add_remove_ratio()
         if ratio is None:
             return None
-        rounding = _rounding(self.campaign, delta=self.delta, cells=self.cells, side=Side.DOWN)
+        rounding = rounding_of(self.campaign, delta=self.delta, cells=self.cells, side=Side.DOWN)
         one_slot = discretise_down(ratio, rounding)
         return sum_of(self.campaign.slots - 1, one_slot, mean=1.0, rounding=rounding), ratio
 
@@ -291,7 +292,7 @@ class ReplaceOne:
         if epsilon > _MAX_EPSILON:
             return self.upper(_MAX_EPSILON)
         ratio = self.campaign.replace_one_ratio(epsilon)
-        rounding = _rounding(self.campaign, delta=self.delta, cells=self.cells, side=Side.UP)
+        rounding = rounding_of(self.campaign, delta=self.delta, cells=self.cells, side=Side.UP)
         distribution = _sum_up(self.campaign, self.campaign.slots - 1, ratio, rounding)
         return min(1.0, self._delta(distribution, ratio, epsilon) * (1 + ROUND_OFF))
 
@@ -301,7 +302,7 @@ class ReplaceOne:
         ratio = self.campaign.attained_replace_one_ratio(epsilon)
         if ratio is None:
             return 0.0
-        rounding = _rounding(self.campaign, delta=self.delta, cells=self.cells, side=Side.DOWN)
+        rounding = rounding_of(self.campaign, delta=self.delta, cells=self.cells, side=Side.DOWN)
         one_slot = discretise_down(ratio, rounding)
         distribution = sum_of(self.campaign.slots - 1, one_slot, mean=ratio.mean, rounding=rounding)
         return self._delta(distribution, ratio, epsilon) * (1 - ROUND_OFF)

@@ -1,0 +1,214 @@
+"""The exact accountant for replace-one with Gaussian noise: one campaign, and pairs to compose.
+
+Sums of slots are computed by one Fourier transform (``fourier_sum``), or by doubling
+(``slot_sum``) if slots are very many or their ratios very heavy-tailed.
+
+Theorem:     docs/theory/gaussian.md, "Replace-one".
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from functools import cached_property, lru_cache
+from typing import TYPE_CHECKING
+
+import numpy as np
+from scipy.special import ndtr, pdtr, pdtrc
+
+from checkins.accounting.exact import slot_sum
+from checkins.accounting.exact.dominating_pair import (
+    NO_LOSS,
+    ROUND_OFF,
+    DominatingPair,
+    from_curve,
+    from_tests,
+)
+from checkins.accounting.exact.fourier_sum import CellMasses, ThresholdTest, upper_stop_loss
+from checkins.accounting.exact.grid_distribution import (
+    REPLACE_ONE_CELLS,
+    Rounding,
+    Side,
+    discretise_up,
+)
+from checkins.accounting.exact.slot_ratio import FloatArray
+from checkins.accounting.solve import Interval, crossing, first_true
+from checkins.errors import NotCovered
+
+if TYPE_CHECKING:
+    from checkins.accounting.exact.gaussian import GaussianCampaign
+
+_OUTPUT_CELLS = 3000
+"""Number of cells of a slot's output in lower bounds."""
+_REACH = 13.0
+"""Standard deviations of noise beyond which a slot's output is one cell."""
+_MAX_EPSILON = 200.0  # above it, the values of a replace-one ratio may not fit a double
+_FEW_SLOTS = 1000
+"""With more slots, sums by doubling use fewer cells, to save time."""
+_COARSE_CELLS = 100  # fineness with which a search starts
+_PRECISION = 1e-4  # relative precision of a search
+_FINE_PAIR_CELLS = 512
+"""Number of grid cells from which on a pair to compose has 64 kinks instead of 32."""
+_NOT_FULL_SHARE = 1e-12  # share of delta for the event that a slot is not full, in lower bounds
+_MOST_EXTRA_LOAD = 2000.0  # with as many more check-ins than twice the capacity, slots are full
+
+
+class GaussianReplaceOne:
+    """Bounds on the divergence between the releases with two values of one client's data.
+
+    ``cells`` is the fineness of the grid. None means that of a certificate.
+
+    Theorem:     docs/theory/gaussian.md, "Replace-one". Exact without a capacity.
+    Neighbours:  replace-one.
+    Rounding:    ``upper`` up, ``lower`` down.
+    """
+
+    def __init__(self, campaign: GaussianCampaign, *, delta: float, cells: int | None) -> None:
+        self.campaign, self.delta = campaign, delta
+        self.cells = cells or REPLACE_ONE_CELLS
+        doubling_cells = self.cells if campaign.slots <= _FEW_SLOTS else self.cells * 3 // 4
+        # With few slots, huge ratios are more precise by doubling, and fast.
+        self._doubles = campaign.slots == 1 or (campaign.slots <= 32 and campaign.shift > 2.5)
+        self._by_doubling = slot_sum.ReplaceOne(campaign, delta=delta, cells=doubling_cells)
+
+    def upper(self, epsilon: float) -> float:
+        campaign = self.campaign
+        if self._doubles or epsilon > _MAX_EPSILON:
+            return self._by_doubling.upper(epsilon)
+        rounding = slot_sum.rounding_of(
+            campaign, delta=self.delta, cells=2 * self.cells, side=Side.UP
+        )
+        one_slot = discretise_up(campaign.replace_one_ratio(epsilon), rounding)
+        threshold = (
+            campaign.slots
+            * (1.0 - campaign.participation)
+            / campaign.participation
+            * math.expm1(epsilon)
+        )
+        stop_loss = upper_stop_loss(
+            one_slot, copies=campaign.slots, threshold=threshold, cells=self.cells
+        )
+        if stop_loss is None:
+            return self._by_doubling.upper(epsilon)
+        return min(1.0, campaign.participation / campaign.slots * stop_loss * (1 + ROUND_OFF))
+
+    def lower(self, epsilon: float) -> float:
+        if epsilon > _MAX_EPSILON:
+            return 0.0
+        alone = 0.0 if self._doubles else self._test(epsilon).gain * (1 - ROUND_OFF)
+        displacing = 0.0 if self._displacing is None else self._displacing.lower(epsilon)
+        if alone == 0.0 and displacing <= self.delta:
+            alone = self._by_doubling.lower(epsilon)
+        return max(alone, displacing)
+
+    @cached_property
+    def _displacing(self) -> DisplacingClient | None:
+        if self.campaign.capacity is None or not self.campaign.others_are_unlimited:
+            return None
+        return DisplacingClient(self.campaign, delta=self.delta, cells=self.cells)
+
+    def _test(self, epsilon: float) -> ThresholdTest:
+        return ThresholdTest(
+            client_alone(self.campaign.shift),
+            epsilon=epsilon,
+            slots=self.campaign.slots,
+            participation=self.campaign.participation,
+            fineness=self.cells,
+        )
+
+    def epsilon(self, delta: float) -> Interval:
+        upper = self.upper_epsilon(delta)
+        guess = 0.998 * upper if 0 < upper < math.inf else self.campaign.initial_guess(delta)
+        lower = crossing(
+            self.lower,
+            delta,
+            guess=guess,
+            precision=_PRECISION,
+            stride=0.004,
+            surely_above_at_zero=upper > 0.0,
+        ).lower
+        return Interval(min(lower, upper), upper)
+
+    def upper_epsilon(self, delta: float) -> float:
+        guess, stride = self.campaign.initial_guess(delta), 0.1
+        if self.cells > _COARSE_CELLS:
+            coarse = GaussianReplaceOne(self.campaign, delta=delta, cells=_COARSE_CELLS)
+            rough = crossing(coarse.upper, delta, guess=guess, precision=0.01).upper
+            if 0.0 < rough < math.inf:
+                guess, stride = rough, 0.01
+        return crossing(self.upper, delta, guess=guess, precision=_PRECISION, stride=stride).upper
+
+    def pair(self, rounding: Rounding) -> DominatingPair:
+        """Return a pair of all releases under two values of a client's data, for composition.
+
+        Rounded up, it dominates the releases of every client. Rounded down, it is dominated by
+        those of a client that displaces no other client. Raise ``NotCovered`` if no epsilon has a
+        small enough delta.
+        """
+        negligible = rounding.tolerance * 1e4
+        guess = self.campaign.initial_guess(negligible)
+        largest = crossing(self.upper, negligible, guess=guess, precision=0.02, stride=0.2).upper
+        if not math.isfinite(largest):
+            raise NotCovered(
+                "delta", self.delta, "is too small to compose campaigns of this design"
+            )
+        if largest == 0.0 and rounding.side is Side.UP:
+            at_zero = self.upper(0.0)
+            return replace(NO_LOSS, only_present=at_zero, only_absent=at_zero)
+        count = 64 if rounding.cells >= _FINE_PAIR_CELLS else 32
+        epsilons = largest * np.sinh(np.linspace(0.0, 2.0, count)) / math.sinh(2.0)
+        if rounding.side is Side.UP:
+            return from_curve(epsilons, np.array([self.upper(float(e)) for e in epsilons]))
+        return from_tests([self._test(float(e)).probabilities() for e in epsilons])
+
+
+class DisplacingClient:
+    """Lower bounds on delta of a client that nearly always finds a full slot.
+
+    All other clients have one update, and the client has the opposite one, or the same. There are
+    so many other clients that all slots are full, except with probability ``not_full``.
+
+    Theorem:     docs/theory/gaussian.md, "Lower bounds with a capacity". Attained.
+    Neighbours:  add/remove and replace-one.
+    Rounding:    down.
+    """
+
+    def __init__(self, campaign: GaussianCampaign, *, delta: float, cells: int) -> None:
+        capacity = campaign.capacity or 1
+        self.not_full = _NOT_FULL_SHARE * delta
+
+        def suffices(load: float) -> bool:
+            return 1.01 * campaign.slots * float(pdtr(capacity - 1, load)) <= self.not_full
+
+        most = 2.0 * capacity + _MOST_EXTRA_LOAD
+        load = first_true(suffices, false=0.0, true=most, precision=1e-3)
+        # the mean of K/(load + 1) over loads of at least K
+        chosen = capacity / load * float(pdtrc(capacity, load) / pdtrc(capacity - 1, load))
+        self._bounds = slot_sum.AddRemove(
+            replace(campaign, displaces_with=chosen * (1 - ROUND_OFF)), delta=delta, cells=cells
+        )
+
+    def lower(self, epsilon: float) -> float:
+        if epsilon > _MAX_EPSILON:
+            return 0.0
+        full = (1.0 - self.not_full) * self._bounds.lower(epsilon)
+        return max(0.0, full - math.exp(epsilon) * self.not_full)
+
+
+@lru_cache(maxsize=64)
+def client_alone(shift: float) -> CellMasses:
+    """Return the cell masses of a client with two opposite updates that displaces no client."""
+    edges = _edges(-shift, shift)
+    return CellMasses(_masses(edges, 0.0), _masses(edges, shift), _masses(edges, -shift))
+
+
+def _edges(lowest_mean: float, highest_mean: float) -> FloatArray:
+    inner = np.linspace(lowest_mean - _REACH, highest_mean + _REACH, _OUTPUT_CELLS - 1)
+    return np.concatenate(([-np.inf], inner, [np.inf]))
+
+
+def _masses(edges: FloatArray, mean: float) -> FloatArray:
+    """Return the masses of a normal distribution between edges, accurate in both tails."""
+    above = edges[:-1] >= mean
+    below, beyond = ndtr(edges - mean), ndtr(mean - edges)
+    return np.where(above, beyond[:-1] - beyond[1:], below[1:] - below[:-1])
