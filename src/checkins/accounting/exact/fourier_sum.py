@@ -35,6 +35,7 @@ _NEGLIGIBLE_LOG = -92.0  # logarithm of a power that is replaced by 0
 _MAX_CAPPED_SHARE = 5.0  # of E(S - T)_+
 _MAX_CAPPED = 0.1  # E(S - T)_+ above the cap of a slot, in units of its size under tilting
 _MAX_ERROR_SHARE = 0.01  # a larger bound on all errors makes the result useless
+_MAX_LOWER_ERROR_SHARE = 0.2  # the same for a lower bound, whose alternative is looser
 _LEAST_BASE = 1e-290  # cells with less mass are dropped, because ratios could overflow
 _LEAST_MASS = 1e-60  # smaller tilted masses are dropped, which changes less than round-off
 _TILT_ALLOWANCE = 4.0  # see _good_tilt
@@ -366,6 +367,11 @@ class ThresholdTest:
         masses, indices = dense[self._kept], self._kept + grid.first
         # the part of each ratio that the rounded ratio lacks, times its mass
         lacks = self._grouped(self._differences - self._base * (grid.width * places))
+        # Move all rounded ratios by one constant, so that they are right on average.
+        tilts = masses * np.exp(grid.tilt * grid.width * (indices - indices[-1]))
+        move = float((lacks / masses) @ tilts) / float(tilts.sum())
+        lacks = lacks - move * masses
+        self._threshold -= self.slots * move
         self._total = total = _TiltedSum.of(grid, indices, masses, self.slots)
         count = min(grid.length // 2, math.ceil(_WINDOW / (grid.tilt * grid.width)))
         self._positions, distances = total.points_above(self._threshold, count)
@@ -383,7 +389,7 @@ class ThresholdTest:
         relative = total.relative_error(self._threshold)
         magnitude = counted + self.slots * float((np.abs(sums) * self._decay).sum())
         gain = counted + lacking - errors - relative * magnitude
-        if not (errors <= _MAX_ERROR_SHARE * gain and relative <= _MAX_ERROR_SHARE):
+        if not (errors <= _MAX_LOWER_ERROR_SHARE * gain and relative <= _MAX_ERROR_SHARE):
             return 0.0
         scale = math.exp(min(total.log_scale(self._threshold), 700.0))
         return gain * scale * self.participation / self.slots

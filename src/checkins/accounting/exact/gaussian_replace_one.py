@@ -46,7 +46,7 @@ _MAX_EPSILON = 200.0  # above it, the values of a replace-one ratio may not fit 
 _FEW_SLOTS = 1000
 """With more slots, sums by doubling use fewer cells, to save time."""
 _COARSE_CELLS = 100  # fineness with which a search starts
-_PRECISION = 1e-4  # relative precision of a search
+_PRECISION, _ONE_SLOT_PRECISION = 2e-5, 1e-9  # relative precisions of a search
 _FINE_PAIR_CELLS = 512
 """Number of grid cells from which on a pair to compose has 64 kinks instead of 32."""
 _NOT_FULL_SHARE = 1e-12  # share of delta for the event that a slot is not full, in lower bounds
@@ -66,6 +66,7 @@ class GaussianReplaceOne:
     def __init__(self, campaign: GaussianCampaign, *, delta: float, cells: int | None) -> None:
         self.campaign, self.delta = campaign, delta
         self.cells = cells or REPLACE_ONE_CELLS
+        self._precision = _ONE_SLOT_PRECISION if campaign.slots == 1 else _PRECISION
         doubling_cells = self.cells if campaign.slots <= _FEW_SLOTS else self.cells * 3 // 4
         # With few slots, huge ratios are more precise by doubling, and fast.
         self._doubles = campaign.slots == 1 or (campaign.slots <= 32 and campaign.shift > 2.5)
@@ -123,7 +124,7 @@ class GaussianReplaceOne:
             self.lower,
             delta,
             guess=guess,
-            precision=_PRECISION,
+            precision=self._precision,
             stride=0.004,
             surely_above_at_zero=upper > 0.0,
         ).lower
@@ -136,7 +137,9 @@ class GaussianReplaceOne:
             rough = crossing(coarse.upper, delta, guess=guess, precision=0.01).upper
             if 0.0 < rough < math.inf:
                 guess, stride = rough, 0.01
-        return crossing(self.upper, delta, guess=guess, precision=_PRECISION, stride=stride).upper
+        return crossing(
+            self.upper, delta, guess=guess, precision=self._precision, stride=stride
+        ).upper
 
     def pair(self, rounding: Rounding) -> DominatingPair:
         """Return a pair of all releases under two values of a client's data, for composition.
