@@ -70,12 +70,18 @@ def designs(draw: st.DrawFn, most_slots: int = MOST) -> Design:
     slots = draw(counts(most_slots))
     population = draw(st.one_of(st.none(), populations()))
     if protocol is Protocol.AVERAGED:
+        averaged = draw(st.one_of(local_randomizers, client_noises))
+        clients = population or draw(populations())
+        least_reports = None
+        if isinstance(averaged, GaussianNoise):
+            least_reports = draw(st.one_of(st.none(), counts(clients.most)))
         return Design(
             protocol,
             slots=slots,
             participation=1.0,
-            randomizer=draw(st.one_of(local_randomizers, client_noises)),
-            population=population or draw(populations()),
+            randomizer=averaged,
+            population=clients,
+            least_reports=least_reports,
         )
     randomizer = draw(st.one_of(local_randomizers, gaussian_noises))
     capacities: SearchStrategy[int | None] = counts()

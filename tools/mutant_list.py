@@ -61,6 +61,33 @@ MUTANTS = (
         (f"{DISTRIBUTIONS}::test_every_set_of_clients_is_chosen_by_equally_many_draws",),
     ),
     Mutant(
+        "too-few-reports",
+        "the server releases a slot with fewer reports than it declared",
+        (
+            Change(
+                "protocol/slot.py",
+                "and contributors < slot.rules.least_reports",
+                "and contributors < min(slot.rules.least_reports, 1)",
+            ),
+        ),
+        (f"{SLOT}::test_invariant_15_an_averaged_slot_with_too_few_reports_is_skipped",),
+    ),
+    Mutant(
+        "ledger-of-too-few-reports",
+        "a ledger accepts the sum of a slot with fewer reports than the campaign declares",
+        (
+            Change(
+                "ledger/chain.py",
+                "least_reports = run.campaign.design.least_reports or 1",
+                "least_reports = 1",
+            ),
+        ),
+        (
+            "tests/ledger/test_chain.py"
+            "::test_invariant_15_a_ledger_refuses_the_total_of_a_slot_with_too_few_reports",
+        ),
+    ),
+    Mutant(
         "dummy-left-out",
         "no dummy report, and so no noise, replaces a missing report",
         (Change("protocol/slot.py", "reports = [*event.dummies, *(", "reports = [*("),),

@@ -74,6 +74,8 @@ def test_a_design_hands_its_own_numbers_to_the_accountant(design: Design) -> Non
     if isinstance(campaign, PureCampaign) and design.protocol is Protocol.AVERAGED:
         assert design.population is not None
         slots = design.population.fewest
+    if isinstance(campaign, GaussianCampaign) and design.protocol is Protocol.AVERAGED:
+        slots = 1  # priced as if the slot of the client were known
     assert (campaign.slots, campaign.participation) == (slots, design.participation)
     if isinstance(design.randomizer, LocalRandomizer):
         assert isinstance(campaign, PureCampaign | PureCapacityCampaign)
@@ -82,6 +84,10 @@ def test_a_design_hands_its_own_numbers_to_the_accountant(design: Design) -> Non
     else:
         assert isinstance(campaign, GaussianCampaign)
         assert campaign.capacity == design.capacity
+        if design.protocol is Protocol.AVERAGED:
+            assert campaign.noise == pytest.approx(
+                design.randomizer.noise_multiplier * math.sqrt(design.least_reports or 1) / 2
+            )
 
 
 @given(capacity=st.integers(1, 10_000))

@@ -62,6 +62,7 @@ def gaussian(
     population: Population | None = None,
     window: int | None = None,
     averaged: bool = False,
+    least_reports: int | None = None,
     repeats: int = 1,
 ) -> Campaign:
     choice = RandomizerConfig(RandomizerKind.GAUSSIAN, clip=1.0)
@@ -74,5 +75,6 @@ def gaussian(
         capacity=capacity,
         window=window,
         population=population,
+        least_reports=least_reports,
     )
     return Campaign("gaussian", None, Budget(100.0, delta, adjacency), design, repeats, choice)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -273,6 +274,15 @@ def every_canary() -> list[tuple[str, Canary]]:
         adjacency=REPLACE_ONE,
         population=Population(6, 6),
     )
+    campaigns["enough averaged noise"] = gaussian(
+        1.0,
+        slots=3,
+        at=NoiseAt.CLIENT,
+        averaged=True,
+        adjacency=REPLACE_ONE,
+        population=Population(6, 6),
+        least_reports=3,
+    )
     return [
         (f"{name}: {canary.name}", canary)
         for name, campaign in campaigns.items()
@@ -357,3 +367,14 @@ def test_averaged_sums_keep_their_loads() -> None:
     canary = EVERY["averaged noise: averaged"]
     assert isinstance(canary, AveragedCanary)
     assert canary.run.contributors == 6
+
+
+def test_a_skipped_slot_shows_nothing_of_a_canary() -> None:
+    canary = EVERY["enough averaged noise: averaged"]
+    assert isinstance(canary, AveragedCanary)
+    loads = SlotLoads(np.array([[4, 2, 0], [2, 2, 2]]), 0.0)
+    sums = np.array([[0.3, 9.0, 0.0], [9.0, 9.0, 9.0]])
+    noise = GaussianSum(np.sqrt(np.maximum(loads.counts, 1)))
+    found = sum_log_ratio(sums, loads, noise, 1.0, canary.run)
+    seen = math.exp((0.3 - 0.5) / 4.0)
+    assert found == pytest.approx([math.log((4 * seen + 2) / 6), 0.0])

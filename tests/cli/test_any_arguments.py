@@ -18,6 +18,7 @@ WORDS = {
     "--capacity": (*NUMBERS, "all"),
     "--window": NUMBERS,
     "--population": (*NUMBERS, "1..10", "10..1", "..", "1..2..3"),
+    "--least-reports": NUMBERS,
     "--participation": NUMBERS,
     "--local-epsilon": NUMBERS,
     "--local-delta": NUMBERS,

@@ -99,6 +99,8 @@ def test_a_number_that_would_become_0_is_refused_not_rounded(checkins, option: s
         (AVERAGED, {"participation": "0.5"}, "--participation 0.5: "),
         (AVERAGED, {"population": None}, "--population is missing; "),
         (AVERAGED, {"capacity": "5"}, "--capacity 5: "),
+        (AVERAGED, {"least_reports": "5"}, "--least-reports 5: goes with averaged Gaussian"),
+        (PURE, {"least_reports": "0"}, f"--least-reports 0: {COUNT}"),
     ],
 )
 def test_a_value_out_of_range_is_refused(checkins, options, changes, starts) -> None:

@@ -9,7 +9,15 @@ from typing import Any
 
 import numpy as np
 
-from checkins.accounting import Adjacency, Design, LocalRandomizer, Population, Protocol
+from checkins.accounting import (
+    Adjacency,
+    Design,
+    GaussianNoise,
+    LocalRandomizer,
+    NoiseAt,
+    Population,
+    Protocol,
+)
 from checkins.campaign import (
     Budget,
     Campaign,
@@ -70,6 +78,17 @@ def campaign(
     )
 
 
+def at_least(least_reports: int, *, epsilon: float = 9.0) -> Campaign:
+    """A campaign of averaged Gaussian reports that skips every slot with fewer reports."""
+    run = campaign(Protocol.AVERAGED, epsilon=epsilon)
+    noise = GaussianNoise(2.0, NoiseAt.CLIENT)
+    return replace(
+        run,
+        design=replace(run.design, randomizer=noise, least_reports=least_reports),
+        randomizer=replace(run.randomizer, kind=RandomizerKind.GAUSSIAN),
+    )
+
+
 def slots(
     run: Campaign,
     count: int,
@@ -90,7 +109,8 @@ def slots(
             total = dice.normal(size=MODEL.size)
         if run.design.protocol is Protocol.AVERAGED:
             count_here = contributors[number - 1] if contributors else number - 1
-        if number <= warm_up or count_here == 0:
+        too_few = count_here is not None and count_here < (run.design.least_reports or 1)
+        if number <= warm_up or too_few:
             total = None
         if number > warm_up:
             learner = update.apply(learner, total, count_here)

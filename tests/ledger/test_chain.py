@@ -34,7 +34,7 @@ from checkins.ledger.entry import (
     hash_model,
     pack_numbers,
 )
-from tests.ledger.ledgers import MODEL, Book, any_certificate, campaign, renamed, slots
+from tests.ledger.ledgers import MODEL, Book, any_certificate, at_least, campaign, renamed, slots
 
 FIXED = campaign()
 SLIDING = campaign(Protocol.SLIDING, slots=5, window=3)
@@ -196,6 +196,23 @@ def test_a_total_stands_where_something_was_added_and_nowhere_else() -> None:
         False,
         False,
     ]
+
+
+def test_invariant_15_a_ledger_refuses_the_total_of_a_slot_with_too_few_reports() -> None:
+    book = Book().run(at_least(3), contributors=[0, 2, 3, 7])
+    assert [json.loads(line)["total"] is None for line in book.lines[1:]] == [
+        True,
+        True,
+        False,
+        False,
+    ]
+    total = np.ones(3, dtype=np.int64)
+    few = SlotClosed.of(slot=1, total=total, model=MODEL, contributors=2)
+    with pytest.raises(InvalidLedger, match="2 clients contributed, fewer than least_reports = 3"):
+        Book().open(at_least(3)).add(few)
+    enough = SlotClosed.of(slot=1, total=None, model=MODEL, contributors=3)
+    with pytest.raises(InvalidLedger, match="the total is missing"):
+        Book().open(at_least(3)).add(enough)
 
 
 def test_a_total_is_as_long_as_the_model() -> None:

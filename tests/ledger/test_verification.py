@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import math
 import re
 import tracemalloc
 from collections.abc import Iterator
@@ -15,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from checkins.accounting import Adjacency, Population, Protocol, certify
+from checkins.accounting.exact.gaussian import report_epsilon
 from checkins.campaign import Campaign
 from checkins.campaign.spending import Spending
 from checkins.ledger.chain import Ledger
@@ -27,7 +29,7 @@ from checkins.protocol.report import Report, ReportChecks
 from checkins.protocol.rules import Rules
 from checkins.protocol.server import ClosingRecorded, RecordClosing, Server, SlotBegan
 from checkins.protocol.slot import ChoiceRecorded, Choose, Expired
-from tests.ledger.ledgers import MODEL, Book, any_certificate, campaign, slots
+from tests.ledger.ledgers import MODEL, Book, any_certificate, at_least, campaign, slots
 
 FIXED = campaign()
 SLIDING = campaign(Protocol.SLIDING, slots=5, window=3)
@@ -56,8 +58,18 @@ def refusal(lines: list[bytes], **options: object) -> str:
         campaign(Protocol.SLIDING, slots=8, window=2, minibatch=3),
         campaign(diameter=2.0),
         campaign(rate=1e300, minibatch=2),
+        at_least(2),
     ],
-    ids=["fixed", "sliding", "averaged", "minibatch", "both", "projected", "diverging"],
+    ids=[
+        "fixed",
+        "sliding",
+        "averaged",
+        "minibatch",
+        "both",
+        "projected",
+        "diverging",
+        "at least two",
+    ],
 )
 def test_a_ledger_that_was_kept_is_accepted(run: Campaign) -> None:
     book = Book().run(run).close()
@@ -119,6 +131,16 @@ def test_the_certificate_is_that_of_the_slots_that_were_released() -> None:
         )
         assert found.certificate.epsilon == priced.epsilon
         assert found.simulated
+
+
+def test_averaged_gaussian_reports_are_certified_for_the_least_of_them() -> None:
+    """The epsilon is that of the noise of ``least_reports`` reports, whoever contributed."""
+    for contributors in ([0, 2, 3, 1], [5, 6, 7, 8]):
+        found = verify(Book().run(at_least(3), contributors=contributors).close().lines)
+        assert found.certificate.epsilon == pytest.approx(
+            report_epsilon(2.0 * math.sqrt(3.0), 1e-6), rel=1e-4
+        )
+        assert any("fewer than 3 reports" in line for line in found.certificate.assumptions)
 
 
 def test_without_a_filter_the_certificate_is_that_of_all_campaigns_composed() -> None:

@@ -29,6 +29,7 @@ from checkins.protocol.slot import (
     RecordChoice,
     ReportArrived,
     Slot,
+    add_reports,
     step,
 )
 from checkins.randomizers import NormBound
@@ -294,3 +295,24 @@ def test_sums_of_the_largest_reports_are_exact() -> None:
 def test_rules_that_cannot_be_run_are_refused(change: dict[str, object], reason: str) -> None:
     with pytest.raises(InvalidValue, match=reason):
         replace(RULES, **change)
+
+
+@pytest.mark.parametrize("clients", range(5))
+def test_invariant_15_an_averaged_slot_with_too_few_reports_is_skipped(clients: int) -> None:
+    rules = replace(RULES, capacity=None, filling=Filling.NOTHING, least_reports=3)
+    slot = training(clients, rules=rules)
+    for name in "abcd"[:clients]:
+        slot, _ = step(slot, ReportArrived(5, f"r{name}", report(1, 2)))
+    closed, _ = step(slot, Expired(5, (), None))
+    assert closed.contributors == clients
+    assert (closed.total is None) == (clients < 3)
+    assert closed.total is None or closed.total.tolist() == [clients, 2 * clients]
+
+
+def test_reports_that_were_added_before_the_end_count_towards_the_least() -> None:
+    rules = replace(RULES, capacity=None, filling=Filling.NOTHING, least_reports=3)
+    for added in (2, 3):
+        names = "abc"[:added]
+        reports = [(f"r{name}", report(1, 2)) for name in names]
+        closed, _ = step(add_reports(training(4, rules=rules), reports), Expired(5, (), None))
+        assert (closed.total is None) == (added < 3)

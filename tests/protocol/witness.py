@@ -113,6 +113,8 @@ class Witness:
             assert len(kept) + len(dummies) == self.rules.capacity, "7: always K reports"
         assert (noise is not None) == (self.rules.filling is Filling.NOISE), "noise at the server"
         summands = [*kept, *dummies, *([] if noise is None else [noise])]
+        if self.rules.filling is Filling.NOTHING and len(kept) < self.rules.least_reports:
+            summands = []
         self.expected = np.sum([report.values for report in summands], axis=0) if summands else None
 
     def _closed(self, effect: RecordClosing, state: Server) -> None:
@@ -120,7 +122,7 @@ class Witness:
         assert number not in self.totals, "5: a slot closes once"
         assert number <= self.rules.affordable, "10: no release that the budget does not pay for"
         if self.expected is None:
-            assert effect.total is None, "6: nothing was there"
+            assert effect.total is None, "6, 15: nothing was there, or too few"
         else:
             assert effect.total is not None, "6: the total holds what was there"
             assert (effect.total == self.expected).all(), "6: the reports of this slot, no others"

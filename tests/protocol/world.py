@@ -402,6 +402,7 @@ def any_world(below: Below, *, faults: bool, kind: str | None = None) -> World:
         affordable=affordable,
         report_checks=ReportChecks(DIMENSION, most_units=10**12, simulated=True),
         update=ModelUpdate(rate=0.5, minibatch=1 if kind == "averaged" else 1 + below(3)),
+        least_reports=1 + below(3) if kind == "averaged" else 1,
     )
     tokens = [f"c{index}" for index in range(below(9))] or ["c0"]
     wakes = {token: 1 + below(slots_in_all) for token in tokens} if window else {}

@@ -46,7 +46,7 @@ from checkins.service.runs import intake, slot_transitions
 from checkins.service.runs.live_run import LiveRun
 from checkins.service.store import participants
 from checkins.service.store.run_state import RunSpec
-from tests.support.campaigns import AT_SERVER, AVERAGED, EVERYONE, SLIDING, campaign
+from tests.support.campaigns import AT_LEAST_THREE, AT_SERVER, AVERAGED, EVERYONE, SLIDING, campaign
 from tests.support.clock import Clock
 from tests.support.store import House, units_of
 
@@ -57,6 +57,7 @@ KINDS: dict[str, dict[str, Any]] = {
     "server": AT_SERVER,
     "everyone": EVERYONE,
     "averaged": AVERAGED,
+    "averaged, at least three": AT_LEAST_THREE,
     "sliding": SLIDING,
     "poor": {"slots": 6, "epsilon": 0.7},
 }

@@ -20,7 +20,15 @@ from checkins.protocol.slot import Slot
 from checkins.service.authentication import hashed, new_token
 from checkins.service.runs import intake, slot_transitions
 from checkins.service.store import ledgers, participants, run_state, schema
-from tests.support.campaigns import AT_SERVER, AVERAGED, EVERYONE, SLIDING, START, campaign
+from tests.support.campaigns import (
+    AT_LEAST_THREE,
+    AT_SERVER,
+    AVERAGED,
+    EVERYONE,
+    SLIDING,
+    START,
+    campaign,
+)
 from tests.support.store import House, total_of
 
 EVERY_KIND = [
@@ -28,6 +36,7 @@ EVERY_KIND = [
     pytest.param(AT_SERVER, id="noise at the server"),
     pytest.param(EVERYONE, id="everyone is used"),
     pytest.param(AVERAGED, id="averaged"),
+    pytest.param(AT_LEAST_THREE, id="averaged, at least three"),
     pytest.param(SLIDING, id="sliding"),
 ]
 
@@ -196,6 +205,17 @@ def test_averaged_updates_skip_an_empty_slot_and_count_the_others(house: House) 
     assert shown[0] == (0, None)
     assert shown[1][0] == 3
     assert house.snapshot(spec).state.contributors == 3
+
+
+def test_invariant_15_a_slot_with_too_few_reports_moves_nothing(house: House) -> None:
+    spec = house.open(campaign(**AT_LEAST_THREE))
+    start = house.snapshot(spec).learner.model
+    house.play(spec, 1, 2)
+    assert (house.snapshot(spec).learner.model == start).all()
+    house.play(spec, 2, 3)
+    assert (house.snapshot(spec).learner.model != start).any()
+    shown = [(entry["contributors"], entry["total"] is None) for entry in house.entries(spec)[1:]]
+    assert shown == [(2, True), (3, False)]
 
 
 def test_sliding_releases_nothing_while_it_warms_up(house: House) -> None:

@@ -64,6 +64,7 @@ def campaign(
     local_steps: int = 1,
     local_rate: float | None = None,
     model: str = "softmax",
+    least_reports: int | None = None,
     **optimizer: Any,
 ) -> Campaign:
     """A campaign whose every number a test can set."""
@@ -76,6 +77,7 @@ def campaign(
         capacity=None if averaged else capacity,
         window=window,
         population=Population(1, 10**6) if averaged else None,
+        least_reports=least_reports,
     )
     adjacency = Adjacency.REPLACE_ONE if averaged else Adjacency.ADD_REMOVE
     steps = Optimizer(**{"rate": 0.5, **optimizer})

@@ -21,6 +21,11 @@ SLOT_S, CHOOSE_S = 10.0, 4.0
 CLIENT_NOISE = 'kind = "laplace"\nlocal_epsilon = 1.0'
 SERVER_NOISE = 'kind = "gaussian"\nnoise_at = "server"\nnoise_multiplier = 4.0'
 AVERAGED: dict[str, Any] = {"kind": "averaged", "population": (4, 1000)}
+AT_LEAST_THREE: dict[str, Any] = {
+    **AVERAGED,
+    "randomizer": 'kind = "gaussian"\nnoise_at = "client"\nnoise_multiplier = 2.0',
+    "least_reports": 3,
+}
 SLIDING: dict[str, Any] = {"kind": "sliding", "window": 3, "slots": 5}
 AT_SERVER: dict[str, Any] = {"randomizer": SERVER_NOISE, "capacity": 2}
 EVERYONE: dict[str, Any] = {
@@ -39,6 +44,7 @@ def campaign_text(
     participation: float = 1.0,
     capacity: int | str | None = 2,
     window: int | None = None,
+    least_reports: int | None = None,
     repeats: int = 1,
     epsilon: float = 50.0,
     population: tuple[int, int] | None = None,
@@ -71,7 +77,8 @@ adjacency = "{"replace-one" if averaged else "add-remove"}"
 kind = "{kind}"
 slots = {slots}
 participation = {participation}
-{line("capacity", None if averaged else capacity)}{line("window", window)}repeats = {repeats}
+{line("capacity", None if averaged else capacity)}{line("window", window)}\
+{line("least_reports", least_reports)}repeats = {repeats}
 
 [randomizer]
 {randomizer}

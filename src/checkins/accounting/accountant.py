@@ -343,6 +343,13 @@ def check(
         design.check_adjacency(adjacency)
 
 
+def _uses_population(design: Design, method: str) -> bool:
+    """Return True if the bound of this method assumes the declared number of clients."""
+    if design.protocol is Protocol.AVERAGED:
+        return method == "paper"
+    return method == "exact-population"
+
+
 def _assumptions_of_bound(mechanism: Mechanism, best: Bound, curious: int) -> tuple[str, ...]:
     """Return the assumptions of the best bound, without duplicates."""
     is_sequence = isinstance(mechanism, Campaigns)
@@ -353,7 +360,7 @@ def _assumptions_of_bound(mechanism: Mechanism, best: Bound, curious: int) -> tu
         for line in assumptions(
             design,
             adjacency=mechanism.adjacency,
-            uses_population=best.method == "exact-population",
+            uses_population=_uses_population(design, best.method),
             campaigns=runs,
             curious=curious,
         )

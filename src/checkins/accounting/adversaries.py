@@ -188,9 +188,13 @@ def _without_curious(design: Design, curious: int, curious_in_slot: int) -> Desi
             "curious", curious, "no theorem covers them with a local delta; use a pure randomizer"
         )
     if design.protocol is Protocol.AVERAGED and isinstance(randomizer, GaussianNoise):
-        raise NotCovered(
-            "curious", curious, "no theorem covers them for averages of Gaussian reports"
-        )
+        if design.least_reports is None:
+            raise NotCovered(
+                "curious",
+                curious,
+                "are covered for averages of Gaussian reports only with least_reports",
+            )
+        return replace(design, least_reports=max(1, design.least_reports - curious))
     if design.protocol is Protocol.AVERAGED and design.population is not None:
         fewest, most = design.population.fewest, design.population.most
         if curious >= fewest:

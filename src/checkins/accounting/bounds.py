@@ -147,6 +147,8 @@ def _lower_bound_divergences(
     if isinstance(design.randomizer, LocalRandomizer):
         design = _with_pure_reports(design, design.randomizer)
     attaining_design = campaign_divergence.attaining_design(design)
+    if attaining_design.participation <= delta:
+        return
     try:
         yield campaign_divergence.divergence(attaining_design, adjacency, delta=delta, cells=cells)
         with_population = campaign_divergence.with_population(
@@ -182,6 +184,8 @@ def _bounds_of_one_campaign(
         note = "holds for any number of clients and any model"
         if design.protocol is Protocol.AVERAGED:
             note = "assumes a minimum number of clients that contribute"
+            if design.least_reports is not None:
+                note = f"the noise of at least {design.least_reports:,} reports hides an update"
         yield Bound("exact", epsilon, note)
         with_population = campaign_divergence.with_population(design, adjacency, delta=delta)
         if with_population is not None and design.population is not None:
@@ -215,6 +219,8 @@ def _paper_and_known_slot_bounds(mechanism: Campaigns, delta: float) -> Iterator
         adjacency = mechanism.adjacency
         upper = _no_amplification_epsilon(designs[0], adjacency, campaigns=campaigns, delta=delta)
         note = "holds even if the adversary knows the client's slot"
+        if designs[0].least_reports is not None:
+            note = "holds even if the adversary sees each single report"
         yield Bound("no-amplification", Interval(0.0, upper), note)
 
 

@@ -204,7 +204,10 @@ def _search_range(design: Design, parameter: Parameter) -> _SearchRange:
             return _SearchRange(
                 "noise_multiplier",
                 lambda x: replace(design, randomizer=replace(randomizer, noise_multiplier=x)),
-                MOST_SLOT_NOISE / slot_noise_per_unit * (1 - 1e-12),
+                MOST_SLOT_NOISE
+                / slot_noise_per_unit
+                / math.sqrt(design.least_reports or 1)
+                * (1 - 1e-12),
                 LEAST_SLOT_NOISE / slot_noise_per_unit * (1 + 1e-12),
                 is_package_limit=True,
             )

@@ -122,7 +122,7 @@ def assumptions(
 ) -> tuple[str, ...]:
     """Return the assumptions of the guarantee for one design.
 
-    ``uses_population`` adds the assumption that at most the declared number of clients exist.
+    ``uses_population`` adds the assumption that the number of clients is as declared.
     """
     return (
         *_general_assumptions(design, campaigns, curious),
@@ -200,6 +200,14 @@ def _noise_assumptions(design: Design, curious: int) -> Iterator[str]:
             return
         if not averaged:
             yield f"every slot sums exactly {design.capacity:,} reports, dummies included"
+        if design.least_reports is not None:
+            yield (
+                f"the server skips every slot with fewer than {design.least_reports:,} reports: it"
+                " does not use them, and the model does not change"
+            )
+            yield (
+                "how many clients contribute to each slot is public, and does not depend on data"
+            )
         yield f"{others} keep the noise of their reports secret"
         return
     yield f"every report is {_all_digits(randomizer.local_epsilon)}-DP" + (
@@ -247,11 +255,12 @@ def _population_assumptions(design: Design, uses_population: bool) -> Iterator[s
     if design.population is None:
         return
     if design.protocol is Protocol.AVERAGED:
-        yield (
-            f"at least {design.population.fewest:,} clients contribute, and whether a client"
-            " contributes is independent of data"
-        )
-    if uses_population:
+        if design.least_reports is None or uses_population:
+            yield (
+                f"at least {design.population.fewest:,} clients contribute, and whether a client"
+                " contributes is independent of data"
+            )
+    elif uses_population:
         yield (
             f"at most {design.population.most:,} clients exist, and each checks in to any given"
             " slot with probability at most"

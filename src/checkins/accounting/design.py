@@ -203,6 +203,8 @@ class Design:
     means that a slot uses all check-ins. With a local randomizer, None means that the capacity is
     not declared, and bounds that hold for every capacity are used. ``window`` is None unless the
     protocol is sliding. ``population`` is None if no number of clients is declared.
+    ``least_reports`` is the smallest number of Gaussian reports that an averaged slot releases.
+    The server skips a slot with fewer reports. None means that only empty slots are skipped.
 
     >>> Design(Protocol.FIXED, slots=0, participation=1.0, randomizer=LocalRandomizer(1.0))
     Traceback (most recent call last):
@@ -217,6 +219,7 @@ class Design:
     capacity: int | None = None
     window: int | None = None
     population: Population | None = None
+    least_reports: int | None = None
 
     def __post_init__(self) -> None:
         validate.one_of(Protocol, protocol=self.protocol)
@@ -231,6 +234,8 @@ class Design:
             self._check_averaged()
         if isinstance(self.randomizer, GaussianNoise):
             self._check_gaussian(self.randomizer)
+        if self.least_reports is not None:
+            self._check_least_reports(self.least_reports)
 
     def _check_window(self) -> None:
         if self.protocol is not Protocol.SLIDING:
@@ -284,6 +289,28 @@ class Design:
                 noise.noise_multiplier,
                 f"the noise of a slot, {slot_noise:.4g} times the clip, must be"
                 f" from {LEAST_SLOT_NOISE:g} to {MOST_SLOT_NOISE:,.0f}",
+            )
+
+    def _check_least_reports(self, least_reports: int) -> None:
+        validate.count(least_reports=least_reports)
+        noise = self.randomizer
+        if self.protocol is not Protocol.AVERAGED or not isinstance(noise, GaussianNoise):
+            raise InvalidValue(
+                "least_reports",
+                least_reports,
+                "goes with averaged Gaussian reports only: leave it out",
+            )
+        if noise.noise_multiplier * math.sqrt(least_reports) > MOST_SLOT_NOISE:
+            raise InvalidValue(
+                "least_reports",
+                least_reports,
+                f"makes the noise of a slot exceed {MOST_SLOT_NOISE:,.0f} times the clip",
+            )
+        if self.population is not None and least_reports > self.population.most:
+            raise InvalidValue(
+                "least_reports",
+                least_reports,
+                f"must be at most the {self.population.most:,} clients, or no slot has enough",
             )
 
     def slot_noise(self, noise: GaussianNoise) -> float:

@@ -243,10 +243,16 @@ class Adversary:
     ) -> float:
         """Return the ratio of ``_log_ratio_to_missing`` for averaged updates.
 
-        Each slot is weighted by its number of reports.
+        Each slot is weighted by its number of reports. A skipped slot releases nothing.
         """
+        least_reports = self.campaign.design.least_reports or 1
         terms = [
-            math.log(count) + log_likelihood_ratio(self.randomizer, count, sums, update)
+            math.log(count)
+            + (
+                log_likelihood_ratio(self.randomizer, count, sums, update)
+                if count >= least_reports
+                else 0.0
+            )
             for slot, sums in last_entries.items()
             if (count := counts.get(slot) or 0) > 0
         ]

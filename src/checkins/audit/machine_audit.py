@@ -93,6 +93,7 @@ def _small_design(design: Design) -> Design:
         window=window,
         capacity=capacity,
         population=Population(contributors, contributors) if averaged else None,
+        least_reports=design.least_reports and min(design.least_reports, contributors),
         randomizer=noise,
     )
 

@@ -62,6 +62,8 @@ class RunParameters:
     averaged: bool = False
     contributors: int = 1
     """Number of participants in averaged updates, including the canary."""
+    least_reports: int = 1
+    """The smallest number of reports of an averaged slot that is not skipped."""
 
     @property
     def check_in_probability(self) -> float:
@@ -98,6 +100,7 @@ class RunParameters:
             repeats=repeats,
             averaged=averaged,
             contributors=design.population.fewest if averaged and design.population else 1,
+            least_reports=design.least_reports or 1,
         )
 
 
@@ -360,12 +363,13 @@ def sum_log_ratio(
     """Return log f of a canary with this update, from the sums of ``sum_releases``.
 
     Under averaged updates, the canary is in a slot with a probability proportional to the number of
-    reports of that slot.
+    reports of that slot. A skipped slot releases nothing.
     """
     shift = update - loads.displaced_update(run.capacity)
     without_canary = loads.others_update * loads.used_counts(run.capacity)
     ratios = np.exp(noise.log_ratio(sums - without_canary, shift))
     if run.averaged:
+        ratios = np.where(loads.counts < run.least_reports, 1.0, ratios)
         return np.asarray(np.log(np.sum(ratios * loads.counts, axis=1) / run.contributors))
     w, p = loads.choice_probability(run.capacity), run.check_in_probability
     average = np.mean(1.0 - w + w * ratios, axis=1)

@@ -113,6 +113,14 @@ PROTOCOL = _section(
         " default is 1, and a larger capacity can lower ε",
         comment=field_types.capacity_comment,
     ),
+    _optional(
+        "least_reports", _integer, "1 to 10¹², optional", attribute_path="design.least_reports"
+    ).means(
+        "averaged Gaussian reports only: the server skips every slot with fewer reports. Its"
+        " reports are not used, and the model does not change. So the noise of at least this many"
+        " reports hides each client. The number of reports of each slot is public",
+        comment="a slot with fewer reports is skipped",
+    ),
     Key(
         "repeats",
         partial(TomlSource.integer, most=validate.MAX_CAMPAIGNS),

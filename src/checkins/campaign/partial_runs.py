@@ -88,7 +88,9 @@ class PartialRun:
         reports_per_sum, sums = 1, design.slots
         if design.protocol is Protocol.AVERAGED:
             population = design.population.most if design.population else 1
-            sums = max(population, self.contributors or 0)
+            # Reports of a released slot beyond the first least_reports need not hide the client.
+            reports_per_sum = design.least_reports or 1
+            sums = -(-max(population, self.contributors or 0) // reports_per_sum)
         elif campaign.noise_at is not NoiseAt.SERVER:
             reports_per_sum = design.capacity or 1
         variation_of_one_sum = grid.variation(

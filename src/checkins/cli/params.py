@@ -102,6 +102,8 @@ DESIGN_OPTIONS = options("""
     --window W  Number of slots from which a client draws its slot. Only for --protocol sliding.
     --population LO..HI  Smallest and largest possible number of clients. The guarantee holds only
         in this range. Required for the averaged protocol, otherwise optional.
+    --least-reports L  Smallest number of reports of a slot that is not skipped. Only for --protocol
+        averaged with Gaussian noise, where it lowers epsilon.
     --participation P  Probability that a client takes part, from 0 to 1.
     --local-epsilon E  Epsilon of one report, if the device randomizes its report. Give this option
         or --noise-multiplier.

@@ -242,10 +242,18 @@ def _check_slot(run: Run, entry: SlotClosed) -> None:
             if is_averaged
             else f"the {run.campaign.design.protocol} protocol has no number of contributors"
         )
-    is_empty = entry.contributors == 0 if is_averaged else entry.slot <= run.campaign.warm_up
+    least_reports = run.campaign.design.least_reports or 1
+    is_empty = (
+        entry.contributors < least_reports
+        if entry.contributors is not None
+        else entry.slot <= run.campaign.warm_up
+    )
     if (entry.total is None) != is_empty:
         raise InvalidLedger(
             "no client contributed, so the total must be null"
+            if entry.contributors == 0
+            else f"{entry.contributors:,} clients contributed, fewer than least_reports ="
+            f" {least_reports:,}, so the total must be null"
             if is_empty and is_averaged
             else f"the warm-up lasts until slot {run.campaign.warm_up}, so the total must be null"
             if is_empty

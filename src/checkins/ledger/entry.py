@@ -141,8 +141,9 @@ class SlotClosed:
     """The entry that closes a slot: the sum of its reports, and the hash of the released model.
 
     ``total`` is None in the warm-up of the sliding protocol, and in a slot of averaged updates
-    without reports. ``contributors`` is the number of reports under averaged updates, because their
-    certificate depends on it. It is None under every other protocol (invariant 7).
+    without reports or with fewer than the campaign's ``least_reports``. ``contributors`` is the
+    number of reports under averaged updates, because their certificate depends on it. It is None
+    under every other protocol (invariant 7).
     """
 
     kind: ClassVar[str] = "slot-closed"

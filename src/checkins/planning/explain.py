@@ -255,8 +255,8 @@ def _noise_reasons(design: CalibratedDesign) -> Iterator[Reason]:
         )
     elif candidate.protocol is Protocol.AVERAGED:
         yield Reason(
-            "No theorem amplifies the privacy of averaged Gaussian reports here. So the noise of"
-            f" each report ({level}) gives the whole guarantee.",
+            "A slot may average a single Gaussian report, because no least number of reports is"
+            f" declared. So the noise of each report ({level}) gives the whole guarantee.",
             WINDOWS_PAGE,
         )
     else:

@@ -91,7 +91,8 @@ class Rules:
 
     ``capacity`` is the largest number of check-ins that a slot uses; None means all. The first
     ``warm_up`` slots accept check-ins but use none. ``affordable`` is the number of slots that the
-    budget allows (invariant 10 of docs/invariants.md).
+    budget allows (invariant 10 of docs/invariants.md). An averaged slot with fewer than
+    ``least_reports`` reports is skipped, as an empty slot is.
     """
 
     slots: int
@@ -101,9 +102,10 @@ class Rules:
     affordable: int
     report_checks: ReportChecks
     update: ModelUpdate
+    least_reports: int = 1
 
     def __post_init__(self) -> None:
-        validate.count(slots=self.slots)
+        validate.count(slots=self.slots, least_reports=self.least_reports)
         if self.capacity is None and self.filling is Filling.DUMMIES:
             expected = "must be at least 1: dummies fill each slot up to its capacity"
             raise InvalidValue("capacity", None, expected)
@@ -145,6 +147,7 @@ class Rules:
             affordable=affordable,
             report_checks=report_checks,
             update=update,
+            least_reports=design.least_reports or 1,
         )
 
     @property

@@ -80,8 +80,9 @@ class ClosingRecorded(Event):
 class RecordClosing(Effect):
     """Save total, model and ledger entry in one transaction (invariant 5 of docs/invariants.md).
 
-    The total is None in a slot of the warm-up. ``contributors`` is the number of reports under
-    averaged updates, and None under the other protocols.
+    The total is None in a slot of the warm-up, and in an averaged slot that is empty or skipped.
+    ``contributors`` is the number of reports under averaged updates, and None under the other
+    protocols.
     """
 
     slot: int

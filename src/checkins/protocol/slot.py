@@ -61,7 +61,7 @@ class Slot:
     partial_sum: PartialSum = PartialSum()
     """The sum of the reports that are not in ``reports`` (``add_reports``, ``add_dummies``)."""
     total: Total | None = None
-    """The sum of all reports, dummies and noise. None if the slot is open or nothing was added."""
+    """The sum of all reports, dummies and noise. None if the slot is open, empty or skipped."""
     contributors: int | None = None
     """Number of averaged reports. None in the other protocols, which never reveal it."""
 
@@ -278,7 +278,8 @@ def _accept_report(slot: Slot, event: ReportArrived) -> tuple[Slot, Effects]:
 def _close(slot: Slot, event: Expired) -> tuple[Slot, Effects]:
     """Compute the total, and erase which clients contributed.
 
-    A dummy report replaces each missing report. A report that comes later is refused.
+    A dummy report replaces each missing report. A report that comes later is refused. An averaged
+    slot with fewer than ``Rules.least_reports`` reports has no total, so its reports are not used.
     """
     if len(event.dummies) != slot.missing_dummies or (event.noise is not None) != slot.needs_noise:
         raise OutOfOrder(
@@ -291,11 +292,14 @@ def _close(slot: Slot, event: Expired) -> tuple[Slot, Effects]:
     ]
     server_reports = [*event.dummies, *([] if event.noise is None else [event.noise])]
     contributors = len(client_reports) + slot.partial_sum.report_count
+    total = _sum(client_reports + server_reports, slot.partial_sum.total)
+    if slot.rules.is_averaged and contributors < slot.rules.least_reports:
+        total = None  # too little noise to hide a client: the slot is skipped
     closed = Slot(
         slot.number,
         slot.rules,
         Phase.CLOSED,
-        total=_sum(client_reports + server_reports, slot.partial_sum.total),
+        total=total,
         contributors=contributors if slot.rules.is_averaged else None,
     )
     return closed, ()

@@ -216,7 +216,7 @@ def _public_slot_mechanism(
     if not isinstance(mechanism.randomizer, Gaussian):
         local_randomizer = _local_randomizer(mechanism.randomizer, calibrated.value, dimension)
         return replace(mechanism, randomizer=local_randomizer)
-    design = mechanism.design
+    design = replace(mechanism.design, least_reports=None)
     if not mechanism.is_averaged:
         noise = GaussianNoise(calibrated.value, NoiseAt.SERVER)
         design = replace(design, capacity=None, randomizer=noise)

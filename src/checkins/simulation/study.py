@@ -269,7 +269,8 @@ class PreparedStudy:
             contributors = [outcome.contributors for outcome in outcomes]
             certificate = prepared.accounting.certificate(slots, contributors)
         notes = self.study.notes
-        is_averaged = prepared.campaign.design.protocol is Protocol.AVERAGED
+        design = prepared.campaign.design
+        is_averaged = design.protocol is Protocol.AVERAGED and design.least_reports is None
         if is_averaged and certificate.adjacency is Adjacency.REPLACE_ONE:
             fewest = "the fewest reports of any run of any seed"
             notes = (*notes, f"the certificate of averaged updates is for {fewest}")

@@ -51,7 +51,8 @@ def divergence(
     ``cells`` is the number of grid cells. None means as many as for a certificate.
     """
     _check_coverage(design, adjacency)
-    return campaign_of(design).divergence(adjacency, delta=delta, cells=cells)
+    relation = _relation_of_ratios(design, adjacency)
+    return campaign_of(design).divergence(relation, delta=delta, cells=cells)
 
 
 def campaign_of(
@@ -61,9 +62,14 @@ def campaign_of(
 
     Every kind of campaign has its own slot ratio, and the methods ``divergence`` and ``pair``. Only
     this function decides which kind a design is. Averaged updates are a post-processing of a
-    shuffle of all reports, so they are accounted for as a shuffle.
+    shuffle of all reports, so they are accounted for as a shuffle. Averaged Gaussian reports are
+    accounted for as if the client's slot were known: its sum has the noise of ``least_reports``
+    reports, and two updates are 2 clipping norms apart.
     """
     randomizer = design.randomizer
+    if isinstance(randomizer, GaussianNoise) and design.protocol is Protocol.AVERAGED:
+        deviation = randomizer.noise_multiplier * math.sqrt(design.least_reports or 1)
+        return GaussianCampaign(deviation * (1.0 - 1e-15) / 2.0, slots=1, participation=1.0)
     if isinstance(randomizer, GaussianNoise):
         noise = design.slot_noise(randomizer)
         return GaussianCampaign(
@@ -98,14 +104,24 @@ def _report_law(randomizer: NamedRandomizer) -> TwoLevelLaw | LaplaceLaw:
     raise NotCovered("randomizer", type(randomizer).__name__, "its dummies are not known")
 
 
+def _relation_of_ratios(design: Design, adjacency: Adjacency) -> Adjacency:
+    """Return the neighbour relation whose slot ratio in ``campaign_of`` accounts for the design.
+
+    Averaged Gaussian reports with one or the other update differ by a shift, as sums with and
+    without a client do. So for them the ratio of add/remove is used, with twice the shift.
+    """
+    is_shift = design.protocol is Protocol.AVERAGED and isinstance(design.randomizer, GaussianNoise)
+    return Adjacency.ADD_REMOVE if is_shift else adjacency
+
+
 def _check_coverage(design: Design, adjacency: Adjacency) -> None:
     design.check_adjacency(adjacency)
     if isinstance(design.randomizer, GaussianNoise):
-        if design.protocol is Protocol.AVERAGED:
+        if design.protocol is Protocol.AVERAGED and design.least_reports is None:
             raise NotCovered(
                 "protocol",
                 str(design.protocol),
-                "there is no exact bound for averaged Gaussian reports",
+                "there is no exact bound for averaged Gaussian reports without least_reports",
             )
     elif not design.randomizer.is_pure:
         raise NotCovered(
@@ -119,8 +135,14 @@ def attaining_design(design: Design) -> Design:
     """Return a fixed-window design whose divergence some client of ``design`` attains.
 
     Its divergence is a lower bound. In the sliding protocol, a client can draw at most as many
-    different slots as the server is active in.
+    different slots as the server is active in. For averaged Gaussian reports in several slots, no
+    lower bound is known, because the slot of a client is hidden. So the participation is 0.
     """
+    if design.protocol is Protocol.AVERAGED and isinstance(design.randomizer, GaussianNoise):
+        fewest = 1 if design.population is None else design.population.fewest
+        if design.slots == 1 and fewest <= (design.least_reports or 1):
+            return design
+        return replace(uncapped(design), slots=1, participation=0.0)
     if design.window is None:
         return design
     reachable_slots = min(design.window, design.slots - design.window + 1)
@@ -198,6 +220,7 @@ def uncapped(design: Design) -> Design:
         slots=design.drawable_slots,
         window=None,
         capacity=None,
+        least_reports=None,
         randomizer=noise,
     )
 
@@ -242,14 +265,16 @@ def pair(
         return NO_LOSS
     if rounding.side is Side.DOWN:
         design = attaining_design(design)
+        if design.participation == 0.0:
+            return NO_LOSS
         if not isinstance(design.randomizer, GaussianNoise):
             adjacency = Adjacency.ADD_REMOVE
-    campaign = campaign_of(design)
-    if isinstance(campaign, GaussianCampaign) and adjacency is Adjacency.REPLACE_ONE:
+    campaign, relation = campaign_of(design), _relation_of_ratios(design, adjacency)
+    if isinstance(campaign, GaussianCampaign) and relation is Adjacency.REPLACE_ONE:
         return NO_LOSS.compose(_cached_replace_one_pair(campaign, rounding), rounding)
     if isinstance(campaign, PureCapacityCampaign | NamedCampaign):
         return _cached_pair(campaign, adjacency, _with_rounded_tolerance(rounding))
-    if adjacency is Adjacency.ADD_REMOVE:
+    if relation is Adjacency.ADD_REMOVE:
         return campaign.pair(rounding)
     smallest_delta = rounding.tolerance * 1e4
     curve = divergence(design, adjacency, delta=smallest_delta, cells=_curve_cells(rounding))

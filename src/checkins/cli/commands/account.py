@@ -167,6 +167,7 @@ def _design(given: GivenOptions) -> Design:
         capacity=_capacity(given, texts["capacity"]) if "capacity" in given else None,
         window=given.integer("window") if "window" in given else None,
         population=params.population(texts["population"]) if "population" in given else None,
+        least_reports=given.integer("least_reports") if "least_reports" in given else None,
     )
 
 

@@ -52,7 +52,12 @@ def slot_description(campaign: Campaign) -> str:
     client_sentence = f"Each client draws {slots}{probability}."
     if design.protocol is Protocol.AVERAGED:
         reports = f"all reports ({_report_text(campaign)})"
-        return f"{client_sentence} {server} averages {reports} and releases a model."
+        condition = (
+            ""
+            if design.least_reports is None
+            else f" A slot with fewer than {design.least_reports:,} reports is skipped."
+        )
+        return f"{client_sentence} {server} averages {reports} and releases a model.{condition}"
     choice = "takes all check-ins"
     if design.capacity is not None:
         choice = f"chooses up to {design.capacity:,} check-ins uniformly at random"

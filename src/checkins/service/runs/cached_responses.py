@@ -119,7 +119,10 @@ def promises(live_run: LiveRun, certificate: Mapping[str, Any]) -> list[str]:
     if not rules.is_averaged:
         return [*sentences, f"{OWN_SLOT_PROMISE}, and nothing public reveals how many took part."]
     sentences.append(f"{OWN_SLOT_PROMISE}. Averaged updates reveal how many reports a slot used.")
-    if not is_over:
+    least_reports = rules.least_reports
+    if least_reports > 1:
+        sentences.append(f"A slot with fewer than {least_reports:,} reports changes no model.")
+    elif not is_over:
         sentences.append(
             "This assumes as many contributors as the campaign declares. With fewer, epsilon is"
             " larger, and the certificate at the end of the run states it."

@@ -242,7 +242,7 @@ class Mechanism:
     def divisors(self, reports: Counts) -> NDArray[np.float64]:
         """Return the divisor of each slot's sum; for the special values, see ``SKIPPED_SLOT``."""
         if self.is_averaged:
-            return np.where(reports > 0, reports, SKIPPED_SLOT)
+            return np.where(reports >= (self.design.least_reports or 1), reports, SKIPPED_SLOT)
         divisors = np.full(reports.shape, float(self.divide_by or 1))
         if self.design.window is not None:
             divisors[: self.design.window - 1] = IGNORED_ROW  # warm-up slots, without a step
