@@ -24,6 +24,7 @@ from checkins.accounting.design import (
     PrivUnitReports,
     Protocol,
     RandomizedResponseReports,
+    WakeTimes,
 )
 from checkins.accounting.random_allocation import RandomAllocation, StepDraw
 
@@ -95,6 +96,10 @@ def designs(draw: st.DrawFn, most_slots: int = MOST) -> Design:
         capacity=draw(capacities),
         window=draw(counts(slots)) if protocol is Protocol.SLIDING else None,
         population=population,
+        arrivals=draw(st.one_of(st.none(), counts())) if protocol is Protocol.SLIDING else None,
+        wake_times=draw(st.sampled_from(WakeTimes))
+        if protocol is Protocol.SLIDING
+        else WakeTimes.INDEPENDENT,
     )
 
 

@@ -73,6 +73,22 @@ MUTANTS = (
         (f"{SLOT}::test_invariant_15_an_averaged_slot_with_too_few_reports_is_skipped",),
     ),
     Mutant(
+        "one-window-for-two-wake-times",
+        "a client whose wake time depends on its data is certified as if it had one window",
+        (
+            Change(
+                "accounting/exact/campaign_divergence.py",
+                "    if design.has_unrelated_windows(adjacency):\n        return _div",
+                "    if design.has_unrelated_windows(adjacency) and design.slots < 0:\n"
+                "        return _div",
+            ),
+        ),
+        (
+            "tests/accounting/test_wake_times.py"
+            "::test_without_the_assumption_epsilon_is_larger_and_the_certificate_says_less",
+        ),
+    ),
+    Mutant(
         "ledger-of-too-few-reports",
         "a ledger accepts the sum of a slot with fewer reports than the campaign declares",
         (

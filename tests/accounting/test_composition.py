@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from checkins.accounting import composition
-from checkins.accounting.composition import triangle_bound
+from checkins.accounting.exact.dominating_pair import triangle_bound
 from tests.accounting.designs import ADD_REMOVE, REPLACE_ONE, at_server
 
 

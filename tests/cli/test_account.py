@@ -64,6 +64,7 @@ def test_json_is_the_certificate_of_the_library(checkins) -> None:
         f"{SERVER} --delta 1e-6 --adjacency replace-one --capacity 10",
         f"{SERVER.replace('server', 'client')} --delta 1e-6 --adjacency add-remove --capacity 1",
         f"{PURE.replace('fixed', 'sliding')} --window 50 --adjacency add-remove",
+        f"{PURE.replace('fixed', 'sliding')} --window 50 --adjacency replace-one --wake-times any",
         f"{PURE.replace('fixed', 'averaged')} --population 5000..6000 --adjacency replace-one",
         "--protocol averaged --slots 9 --participation 1 --population 50 --noise-multiplier 2"
         " --noise-at client --least-reports 5 --delta 1e-6 --adjacency replace-one",

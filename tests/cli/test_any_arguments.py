@@ -19,6 +19,8 @@ WORDS = {
     "--window": NUMBERS,
     "--population": (*NUMBERS, "1..10", "10..1", "..", "1..2..3"),
     "--least-reports": NUMBERS,
+    "--arrivals": NUMBERS,
+    "--wake-times": ("independent", "any", "x"),
     "--participation": NUMBERS,
     "--local-epsilon": NUMBERS,
     "--local-delta": NUMBERS,

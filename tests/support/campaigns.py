@@ -45,6 +45,8 @@ def campaign_text(
     capacity: int | str | None = 2,
     window: int | None = None,
     least_reports: int | None = None,
+    arrivals: int | None = None,
+    wake_times: str | None = None,
     repeats: int = 1,
     epsilon: float = 50.0,
     population: tuple[int, int] | None = None,
@@ -72,13 +74,13 @@ name = "{name}"
 epsilon = {epsilon}
 delta = 1e-6
 adjacency = "{"replace-one" if averaged else "add-remove"}"
-{line("population", population)}
+{line("population", population)}{line("arrivals", arrivals)}
 [protocol]
 kind = "{kind}"
 slots = {slots}
 participation = {participation}
 {line("capacity", None if averaged else capacity)}{line("window", window)}\
-{line("least_reports", least_reports)}repeats = {repeats}
+{line("least_reports", least_reports)}{line("wake_times", wake_times)}repeats = {repeats}
 
 [randomizer]
 {randomizer}

@@ -27,6 +27,7 @@ from checkins.accounting.design import (
     PrivUnitReports,
     Protocol,
     RandomizedResponseReports,
+    WakeTimes,
 )
 from checkins.accounting.precision import Precision, delta_at, epsilon_at
 from checkins.accounting.random_allocation import (
@@ -54,6 +55,7 @@ __all__ = [
     "RandomAllocation",
     "RandomizedResponseReports",
     "StepDraw",
+    "WakeTimes",
     "calibrate",
     "certify",
     "certify_heterogeneous",

@@ -85,6 +85,10 @@ def certify(
     accounted, exposure = mechanism, 0.0
     if curious != 0 or curious is False:  # False is refused, because it is not a number
         validate.count(curious=curious)
+        if any(one.has_unrelated_windows(adjacency) for one in designs):
+            raise NotCovered(
+                "curious", curious, "no theorem covers them if wake times depend on data"
+            )
         accounted_designs, exposure = against_curious(
             designs, curious, delta=delta, campaigns=campaigns
         )
@@ -273,11 +277,13 @@ def certify_heterogeneous(
     # The population is dropped: whether slots overflow depends on all kinds of clients together.
     distinct_kinds = tuple(
         dict.fromkeys(
-            kind if kind.protocol is Protocol.AVERAGED else replace(kind, population=None)
+            kind
+            if kind.protocol is Protocol.AVERAGED
+            else replace(kind, population=None, arrivals=None)
             for kind in kinds
         )
     )
-    if len({(kind.protocol, kind.randomizer, kind.capacity) for kind in distinct_kinds}) > 1:
+    if len({_common_parameters(kind) for kind in distinct_kinds}) > 1:
         raise InvalidValue(
             "kinds", len(distinct_kinds), "must differ in slots, window and participation only"
         )
@@ -289,6 +295,11 @@ def certify_heterogeneous(
     bounds = _bounds_after_charges(mechanism, delta, variation, 0.0)
     certificate = _certificate(mechanism, bounds, delta=delta, variation=variation)
     return replace(certificate, seconds=time.perf_counter() - started)
+
+
+def _common_parameters(kind: Design) -> tuple[object, ...]:
+    """Return the parameters that all kinds of clients must share."""
+    return kind.protocol, kind.randomizer, kind.capacity, kind.least_reports, kind.wake_times
 
 
 def loss_distribution(

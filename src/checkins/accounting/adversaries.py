@@ -137,16 +137,9 @@ def _displacement_bound(design: Design, curious: int) -> float:
     c is the number of curious clients, p0 the participation, m the number of slots from which a
     client draws, and K the capacity, or 1 if no capacity is declared.
     """
-    if not server_chooses(design):
+    if not design.displaces_clients:
         return 0.0
     return curious * design.participation / (design.drawable_slots * ((design.capacity or 1) + 1))
-
-
-def server_chooses(design: Design) -> bool:
-    """Return True if the server may have to choose among the clients that check in to a slot."""
-    if design.protocol is Protocol.AVERAGED:
-        return False
-    return isinstance(design.randomizer, LocalRandomizer) or design.capacity is not None
 
 
 def _curious_per_slot(design: Design, curious: int, *, most: float) -> tuple[int, float]:

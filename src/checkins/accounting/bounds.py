@@ -135,7 +135,10 @@ def _cached_bounds(mechanism: Campaigns, delta: float) -> tuple[Bound, ...]:
         )
     else:
         exact_bounds = _bounds_of_several_campaigns(mechanism, delta)
-    if mechanism.has_curious_clients:
+    depends_on_data = any(
+        design.has_unrelated_windows(mechanism.adjacency) for design in mechanism.designs
+    )
+    if mechanism.has_curious_clients or depends_on_data:  # other proofs do not cover them
         return tuple(exact_bounds)
     return (*exact_bounds, *_paper_and_known_slot_bounds(mechanism, delta))
 
@@ -182,14 +185,18 @@ def _bounds_of_one_campaign(
             lower = _attained_lower_epsilon(design, adjacency, delta)
             epsilon = replace(epsilon, lower=min(lower, epsilon.upper))
         note = "holds for any number of clients and any model"
+        if design.has_unrelated_windows(adjacency):
+            note = "holds even if wake times depend on data"
         if design.protocol is Protocol.AVERAGED:
             note = "assumes a minimum number of clients that contribute"
             if design.least_reports is not None:
                 note = f"the noise of at least {design.least_reports:,} reports hides an update"
         yield Bound("exact", epsilon, note)
         with_population = campaign_divergence.with_population(design, adjacency, delta=delta)
-        if with_population is not None and design.population is not None:
-            note = f"needs the assumption that at most {design.population.most:,} clients exist"
+        if with_population is not None:
+            note = f"needs the assumption that at most {design.most_clients:,} clients exist"
+            if design.most_clients == design.arrivals:
+                note = f"assumes that at most {design.arrivals:,} clients wake in a window"
             epsilon = with_population.epsilon(delta)
             yield Bound(
                 "exact-population", epsilon if is_attained else replace(epsilon, lower=0.0), note

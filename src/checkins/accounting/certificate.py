@@ -12,8 +12,15 @@ from importlib.metadata import PackageNotFoundError, version
 
 from checkins import formatting
 from checkins.accounting import total_variation
-from checkins.accounting.adversaries import AgainstServer, server_chooses
-from checkins.accounting.design import Adjacency, Design, GaussianNoise, NoiseAt, Protocol
+from checkins.accounting.adversaries import AgainstServer
+from checkins.accounting.design import (
+    Adjacency,
+    Design,
+    GaussianNoise,
+    NoiseAt,
+    Protocol,
+    WakeTimes,
+)
 
 PRIVACY_UNIT = "one client's whole contribution"
 ROUNDING_NOTE = "epsilon is rounded up, epsilon_lower down"
@@ -165,7 +172,7 @@ def _all_digits(value: float) -> str:
 
 def _general_assumptions(design: Design, runs: int, curious: int) -> Iterator[str]:
     # A client may learn about others, unless the server adds noise to the sum of all reports.
-    clients_learn_of_others = design.protocol is Protocol.AVERAGED or server_chooses(design)
+    clients_learn_of_others = design.protocol is Protocol.AVERAGED or design.displaces_clients
     yield (
         "the server is trusted, clients follow the protocol, and nobody observes the connections"
         " between clients and server; the adversary sees every release"
@@ -239,7 +246,7 @@ def _noise_assumptions(design: Design, curious: int) -> Iterator[str]:
 
 
 def _choice_assumptions(design: Design, adjacency: Adjacency, curious: int) -> Iterator[str]:
-    if server_chooses(design):
+    if design.displaces_clients:
         yield (
             "if more clients check in to a slot than it uses, the server chooses among them"
             " uniformly at random"
@@ -247,22 +254,25 @@ def _choice_assumptions(design: Design, adjacency: Adjacency, curious: int) -> I
         nobody_discloses = "no other client discloses" if curious else "no client discloses"
         yield f"{nobody_discloses} whether it was chosen"
     wake_time_matters = design.window is not None and adjacency is Adjacency.REPLACE_ONE
-    if wake_time_matters and server_chooses(design):
+    is_assumed = design.wake_times is WakeTimes.INDEPENDENT
+    if wake_time_matters and is_assumed and design.displaces_clients:
         yield "the time at which a client wakes does not depend on its data"
 
 
 def _population_assumptions(design: Design, uses_population: bool) -> Iterator[str]:
-    if design.population is None:
-        return
     if design.protocol is Protocol.AVERAGED:
-        if design.least_reports is None or uses_population:
+        if design.population and (design.least_reports is None or uses_population):
             yield (
                 f"at least {design.population.fewest:,} clients contribute, and whether a client"
                 " contributes is independent of data"
             )
-    elif uses_population:
+    elif uses_population and design.most_clients is not None:
+        clients = f"at most {design.most_clients:,} clients"
+        number = f"{clients} exist"
+        if design.window is not None and design.most_clients == design.arrivals:
+            number = f"{clients} wake in any {design.window:,} consecutive slots"
         yield (
-            f"at most {design.population.most:,} clients exist, and each checks in to any given"
+            f"{number}, and each checks in to any given"
             " slot with probability at most"
             f" {_all_digits(design.participation)}/{design.drawable_slots:,}"
         )

@@ -22,17 +22,19 @@ from functools import reduce
 
 from checkins.accounting.design import Adjacency, Design, GaussianNoise, Protocol
 from checkins.accounting.exact import campaign_divergence
-from checkins.accounting.exact.dominating_pair import ROUND_OFF, DominatingPair, envelope
+from checkins.accounting.exact.dominating_pair import (
+    ROUND_OFF,
+    DeltaOfEpsilon,
+    DominatingPair,
+    envelope,
+    triangle_bound,
+)
 from checkins.accounting.exact.grid_distribution import CELLS, Rounding, Side
 from checkins.accounting.solve import Interval, crossing
 from checkins.errors import NotCovered
 
-EPSILON_SPLITS = (0.5, 0.46, 0.54, 0.4, 0.6)
-"""Values of e1/(e1 + e2) that the triangle bound tries, to use the smallest delta."""
 _LEAST_CURVE_PARTICIPATION = 0.1
 """Participation from which on the triangle bound is not tried beside exact curves."""
-DeltaOfEpsilon = Callable[[float], float]
-"""An upper bound on delta as a function of epsilon."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +106,8 @@ class Composition:
         population.
         """
         probabilities = [
-            campaign_divergence.overflow_probability_of(design) for design in self.designs
+            campaign_divergence.overflow_probability_of(design, self.adjacency)
+            for design in self.designs
         ]
         if all(probability is None for probability in probabilities):
             return None, 0.0
@@ -167,22 +170,6 @@ def worse_direction(add_remove_pair: DominatingPair) -> DeltaOfEpsilon:
     return lambda epsilon: (
         max(add_remove_pair.remove(epsilon), add_remove_pair.add(epsilon)) * (1 + ROUND_OFF)
     )
-
-
-def triangle_bound(add_remove_pair: DominatingPair) -> DeltaOfEpsilon:
-    """Return the triangle bound on delta between two values of one client's data."""
-
-    def delta(epsilon: float) -> float:
-        deltas = []
-        for split in EPSILON_SPLITS:
-            remove_epsilon, add_epsilon = split * epsilon, (1.0 - split) * epsilon
-            deltas.append(
-                add_remove_pair.remove(remove_epsilon)
-                + math.exp(remove_epsilon) * add_remove_pair.add(add_epsilon)
-            )
-        return min(1.0, min(deltas) * (1 + ROUND_OFF))
-
-    return delta
 
 
 def _upper_delta_curve(

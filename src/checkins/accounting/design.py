@@ -53,6 +53,13 @@ class NoiseAt(StrEnum):
     SERVER = "server"
 
 
+class WakeTimes(StrEnum):
+    """Whether the time at which a client wakes in the sliding protocol may depend on its data."""
+
+    INDEPENDENT = "independent"
+    ANY = "any"
+
+
 @dataclass(frozen=True, slots=True)
 class LocalRandomizer:
     """Any randomizer for which a single report is (local_epsilon, local_delta)-DP."""
@@ -205,6 +212,9 @@ class Design:
     protocol is sliding. ``population`` is None if no number of clients is declared.
     ``least_reports`` is the smallest number of Gaussian reports that an averaged slot releases.
     The server skips a slot with fewer reports. None means that only empty slots are skipped.
+    ``arrivals`` is the largest number of clients that wake in any ``window`` consecutive slots of
+    the sliding protocol. None means that only ``population`` bounds it. ``wake_times`` says what is
+    assumed about the time at which a client wakes in the sliding protocol.
 
     >>> Design(Protocol.FIXED, slots=0, participation=1.0, randomizer=LocalRandomizer(1.0))
     Traceback (most recent call last):
@@ -220,9 +230,12 @@ class Design:
     window: int | None = None
     population: Population | None = None
     least_reports: int | None = None
+    arrivals: int | None = None
+    wake_times: WakeTimes = WakeTimes.INDEPENDENT
 
     def __post_init__(self) -> None:
         validate.one_of(Protocol, protocol=self.protocol)
+        validate.one_of(WakeTimes, wake_times=self.wake_times)
         validate.one_of((LocalRandomizer, GaussianNoise), randomizer=self.randomizer)
         validate.one_of((Population, type(None)), population=self.population)
         validate.count(slots=self.slots)
@@ -243,6 +256,16 @@ class Design:
                 raise InvalidValue(
                     "window", self.window, "goes with the sliding protocol only: leave it out"
                 )
+            if self.arrivals is not None:
+                raise InvalidValue(
+                    "arrivals", self.arrivals, "goes with the sliding protocol only: leave it out"
+                )
+            if self.wake_times is not WakeTimes.INDEPENDENT:
+                raise InvalidValue(
+                    "wake_times",
+                    str(self.wake_times),
+                    "goes with the sliding protocol only: leave it out",
+                )
             return
         if self.window is None:
             raise InvalidValue(
@@ -251,6 +274,8 @@ class Design:
         validate.count(window=self.window)
         if self.window > self.slots:
             raise InvalidValue("window", self.window, f"must be at most slots = {self.slots}")
+        if self.arrivals is not None:
+            validate.count(arrivals=self.arrivals)
 
     def _check_averaged(self) -> None:
         if self.participation != 1.0:
@@ -338,6 +363,32 @@ class Design:
         return (
             self.randomizer if uses_name and isinstance(self.randomizer, NamedRandomizer) else None
         )
+
+    @property
+    def displaces_clients(self) -> bool:
+        """Whether a client may take the place of another client in a full slot."""
+        if self.protocol is Protocol.AVERAGED:
+            return False
+        return isinstance(self.randomizer, LocalRandomizer) or self.capacity is not None
+
+    def has_unrelated_windows(self, adjacency: Adjacency) -> bool:
+        """Return True if a client may draw from other slots if its data are replaced.
+
+        This matters unless the server adds noise to the sum of all check-ins.
+        """
+        is_replaced = adjacency is Adjacency.REPLACE_ONE
+        return is_replaced and self.wake_times is WakeTimes.ANY and self.displaces_clients
+
+    @property
+    def most_clients(self) -> int | None:
+        """The largest number of clients that may check in to the slots of a client's window.
+
+        None if it is not declared.
+        """
+        declared = [] if self.population is None else [self.population.most]
+        if self.arrivals is not None:
+            declared.append(self.arrivals)
+        return min(declared, default=None)
 
     @property
     def drawable_slots(self) -> int:

@@ -40,10 +40,10 @@ from checkins.accounting.certificate import (
     charge_assumptions,
     versions,
 )
-from checkins.accounting.composition import Composition, DeltaOfEpsilon
+from checkins.accounting.composition import Composition
 from checkins.accounting.design import MOST_EPSILON, Adjacency, Design, Protocol
 from checkins.accounting.exact import campaign_divergence
-from checkins.accounting.exact.dominating_pair import ROUND_OFF
+from checkins.accounting.exact.dominating_pair import ROUND_OFF, DeltaOfEpsilon
 from checkins.accounting.exact.gaussian import MAX_SHIFT, largest_shift, shifted_delta
 from checkins.accounting.exact.grid_distribution import CELLS
 from checkins.accounting.exact.slot_ratio import FloatArray

@@ -197,7 +197,8 @@ def _charged_overflow(design: Design, *, delta: float, campaigns: int) -> float 
 
     Return None if no bound is known, or if the bound is too large to charge to delta.
     """
-    probability = campaign_divergence.overflow_probability_of(design)
+    # For add/remove, the probability of replace-one is an upper bound.
+    probability = campaign_divergence.overflow_probability_of(design, Adjacency.REPLACE_ONE)
     if probability is None or probability * campaigns > _OVERFLOW_SHARE * delta:
         return None
     return probability * campaigns

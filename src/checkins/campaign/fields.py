@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any
 
 from checkins import validate
-from checkins.accounting import Adjacency, NoiseAt, Protocol
+from checkins.accounting import Adjacency, NoiseAt, Protocol, WakeTimes
 from checkins.campaign import field_types
 from checkins.campaign.field_types import Key, Sealed, Section
 from checkins.campaign.randomizer_config import RandomizerKind
@@ -78,6 +78,13 @@ BUDGET = _section(
         comment="(choose) an assumption. A certificate that uses it says so",
         privacy="assumption",
     ),
+    _optional("arrivals", _integer, "1 to 10¹², optional", attribute_path="design.arrivals").means(
+        "sliding only: the largest number of clients that wake in any `window` consecutive slots."
+        " It is an assumption. With a capacity and Gaussian noise, it can make ε smaller than"
+        " `population` does. A certificate that uses it says so",
+        comment="an assumption about any window of slots. A certificate that uses it says so",
+        privacy="assumption",
+    ),
     privacy="guarantee",
 )
 PROTOCOL = _section(
@@ -120,6 +127,18 @@ PROTOCOL = _section(
         " reports are not used, and the model does not change. So the noise of at least this many"
         " reports hides each client. The number of reports of each slot is public",
         comment="a slot with fewer reports is skipped",
+    ),
+    Key(
+        "wake_times",
+        field_types.choice_reader(WakeTimes),
+        "`independent` (the default), `any`",
+        attribute_path="design.wake_times",
+        default=WakeTimes.INDEPENDENT,
+        sealed=Sealed.UNLESS_DEFAULT,
+    ).means(
+        "sliding only: whether the time at which a client wakes may depend on its data. For"
+        " replace-one, `independent` is an assumption, and `any` gives a larger ε without it",
+        comment="wake times may depend on data",
     ),
     Key(
         "repeats",

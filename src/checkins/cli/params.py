@@ -102,6 +102,10 @@ DESIGN_OPTIONS = options("""
     --window W  Number of slots from which a client draws its slot. Only for --protocol sliding.
     --population LO..HI  Smallest and largest possible number of clients. The guarantee holds only
         in this range. Required for the averaged protocol, otherwise optional.
+    --arrivals N  Largest number of clients that wake in any --window consecutive slots. The
+        guarantee holds only up to this number. Only for --protocol sliding.
+    --wake-times independent|any  Whether the time at which a client wakes may depend on its data.
+        Only for --protocol sliding. Default: independent, which the certificate assumes.
     --least-reports L  Smallest number of reports of a slot that is not skipped. Only for --protocol
         averaged with Gaussian noise, where it lowers epsilon.
     --participation P  Probability that a client takes part, from 0 to 1.

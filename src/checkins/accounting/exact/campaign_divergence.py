@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 
@@ -26,15 +27,17 @@ from checkins.accounting.design import (
     PrivUnitReports,
     Protocol,
     RandomizedResponseReports,
+    WakeTimes,
 )
 from checkins.accounting.exact import report_laws
 from checkins.accounting.exact.dominating_pair import NO_LOSS, DominatingPair, from_curve
 from checkins.accounting.exact.gaussian import GaussianCampaign
-from checkins.accounting.exact.grid_distribution import MIN_TOLERANCE, Rounding, Side
+from checkins.accounting.exact.grid_distribution import CELLS, MIN_TOLERANCE, Rounding, Side
 from checkins.accounting.exact.named import NamedCampaign
 from checkins.accounting.exact.pure import PureCampaign, PureReplaceOne
 from checkins.accounting.exact.pure_capacity import PureCapacityCampaign, TightestBounds
 from checkins.accounting.exact.report_laws import LaplaceLaw, TwoLevelLaw
+from checkins.accounting.exact.unrelated_windows import ThroughAbsence, UnrelatedWindows
 from checkins.accounting.paper.occupancy import overflow_probability
 from checkins.accounting.solve import Divergence, Interval, crossing
 from checkins.errors import NotCovered
@@ -51,8 +54,26 @@ def divergence(
     ``cells`` is the number of grid cells. None means as many as for a certificate.
     """
     _check_coverage(design, adjacency)
+    if design.has_unrelated_windows(adjacency):
+        return _divergence_with_unrelated_windows(design, delta=delta, cells=cells)
     relation = _relation_of_ratios(design, adjacency)
     return campaign_of(design).divergence(relation, delta=delta, cells=cells)
+
+
+def _divergence_with_unrelated_windows(
+    design: Design, *, delta: float, cells: int | None
+) -> Divergence:
+    """Return bounds for replace-one if the wake times of clients may depend on their data."""
+    rounding = Rounding.near(delta, side=Side.UP, cells=cells or CELLS, runs=2)
+    through_absence = ThroughAbsence(campaign_of(design).pair(rounding))
+    randomizer = design.randomizer
+    if isinstance(randomizer, GaussianNoise):
+        return through_absence
+    pure = PureCampaign(randomizer.local_epsilon, design.drawable_slots, design.participation)
+    unrelated = UnrelatedWindows(pure, delta=delta)
+    if isinstance(campaign_of(design), PureCampaign):
+        return unrelated  # which is attained, so the triangle bound is no smaller
+    return TightestBounds((unrelated, through_absence), ())
 
 
 def campaign_of(
@@ -143,17 +164,22 @@ def attaining_design(design: Design) -> Design:
         if design.slots == 1 and fewest <= (design.least_reports or 1):
             return design
         return replace(uncapped(design), slots=1, participation=0.0)
-    if design.window is None:
+    window = design.window
+    if window is None:
         return design
-    reachable_slots = min(design.window, design.slots - design.window + 1)
-    if reachable_slots == design.window:
+    active_slots = design.slots - window + 1
+    if design.wake_times is WakeTimes.ANY:
+        is_pure = isinstance(campaign_of(design), PureCampaign)
+        if is_pure and active_slots >= 2 * window:
+            return design  # two disjoint windows fit
+        design = replace(design, wake_times=WakeTimes.INDEPENDENT)
+    reachable_slots = min(window, active_slots)
+    if reachable_slots == window:
         return design
-    return replace(
+    return _fixed_window(
         design,
-        protocol=Protocol.FIXED,
         slots=reachable_slots,
-        window=None,
-        participation=design.participation * reachable_slots / design.window,
+        participation=design.participation * reachable_slots / window,
     )
 
 
@@ -193,13 +219,13 @@ class UnlessOverflow:
 def with_population(
     design: Design, adjacency: Adjacency, *, delta: float, cells: int | None = None
 ) -> Divergence | None:
-    """Return the divergence, assuming that there are at most ``population.most`` clients.
+    """Return the divergence, assuming that there are at most ``most_clients`` clients.
 
-    Return None if capacity or population is not declared, or if the noise is not Gaussian.
+    Return None if capacity or number of clients is not declared, or if the noise is not Gaussian.
 
     Theorem:     docs/theory/gaussian.md: no client is displaced unless a slot overflows.
     """
-    probability = overflow_probability_of(design)
+    probability = overflow_probability_of(design, adjacency)
     if probability is None:
         return None
     without_overflow = divergence(uncapped(design), adjacency, delta=delta, cells=cells)
@@ -209,19 +235,27 @@ def with_population(
 
 def uncapped(design: Design) -> Design:
     """Return a fixed-window design without a capacity, and with the same noise in a slot's sum."""
-    if not isinstance(design.randomizer, GaussianNoise):
-        return replace(
-            design, protocol=Protocol.FIXED, slots=design.drawable_slots, window=None, capacity=None
-        )
-    noise = GaussianNoise(design.slot_noise(design.randomizer), NoiseAt.SERVER)
+    randomizer = design.randomizer
+    if isinstance(randomizer, GaussianNoise):
+        randomizer = GaussianNoise(design.slot_noise(randomizer), NoiseAt.SERVER)
+    return _fixed_window(
+        design,
+        slots=design.drawable_slots,
+        capacity=None,
+        least_reports=None,
+        randomizer=randomizer,
+    )
+
+
+def _fixed_window(design: Design, **changes: Any) -> Design:
+    """Return the design with a fixed window, and with other ``changes``."""
     return replace(
         design,
         protocol=Protocol.FIXED,
-        slots=design.drawable_slots,
         window=None,
-        capacity=None,
-        least_reports=None,
-        randomizer=noise,
+        arrivals=None,
+        wake_times=WakeTimes.INDEPENDENT,
+        **changes,
     )
 
 
@@ -235,21 +269,27 @@ def with_known_slot(design: Design) -> Design:
     return replace(design, slots=1, window=None if design.window is None else 1)
 
 
-def overflow_probability_of(design: Design) -> float | None:
+def overflow_probability_of(design: Design, adjacency: Adjacency) -> float | None:
     """Return a bound on the probability that other clients fill a slot that the client may draw.
 
-    Return None if capacity or population is not declared, or if the noise is not Gaussian.
+    Return None if capacity or number of clients is not declared, or if the noise is not Gaussian.
+    In the sliding protocol, the clients that may check in to a slot wake in ``window`` consecutive
+    slots. So the declared ``arrivals`` count in place of the population, if there are fewer. If
+    the window of a client depends on its data, the slots of both windows count.
+
+    Theorem:     docs/theory/windows-and-capacity.md, "Uneven arrivals".
     """
-    if design.population is None or design.capacity is None:
+    if design.most_clients is None or design.capacity is None:
         return None
     if not isinstance(design.randomizer, GaussianNoise):
         return None
-    return overflow_probability(
-        clients=design.population.most,
+    probability = overflow_probability(
+        clients=design.most_clients,
         slots=design.drawable_slots,
         participation=design.participation,
         capacity=design.capacity,
     )
+    return min(1.0, 2.0 * probability) if design.has_unrelated_windows(adjacency) else probability
 
 
 def pair(
@@ -270,6 +310,14 @@ def pair(
         if not isinstance(design.randomizer, GaussianNoise):
             adjacency = Adjacency.ADD_REMOVE
     campaign, relation = campaign_of(design), _relation_of_ratios(design, adjacency)
+    if (
+        rounding.side is Side.UP
+        and design.has_unrelated_windows(adjacency)
+        and not isinstance(campaign, PureCampaign)
+    ):
+        raise NotCovered(
+            "wake_times", str(design.wake_times), "is covered by the triangle bound only"
+        )
     if isinstance(campaign, GaussianCampaign) and relation is Adjacency.REPLACE_ONE:
         return NO_LOSS.compose(_cached_replace_one_pair(campaign, rounding), rounding)
     if isinstance(campaign, PureCapacityCampaign | NamedCampaign):

@@ -13,7 +13,7 @@ neighbouring outcomes, which is post-processing.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -31,6 +31,10 @@ _EXTRA_ENVELOPE_POINTS = 1024  # points of an envelope in addition to the outcom
 _MAX_MASS_ROUND_OFF = 1e-11  # a larger difference of the sum of masses from 1 is lost mass
 ROUND_OFF = 1e-7
 """Relative error of a divergence that covers all floating-point errors."""
+EPSILON_SPLITS = (0.5, 0.46, 0.54, 0.4, 0.6)
+"""Values of e1/(e1 + e2) that the triangle bound tries, to use the smallest delta."""
+DeltaOfEpsilon = Callable[[float], float]
+"""An upper bound on delta as a function of epsilon."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,6 +265,22 @@ def from_tests(tests: Sequence[AcceptanceProbabilities]) -> DominatingPair:
         all_gains[keep],
         only_present=float(presents[~keep].sum()),
     )
+
+
+def triangle_bound(add_remove_pair: DominatingPair) -> DeltaOfEpsilon:
+    """Return the triangle bound on delta between two values of one client's data."""
+
+    def delta(epsilon: float) -> float:
+        deltas = []
+        for split in EPSILON_SPLITS:
+            remove_epsilon, add_epsilon = split * epsilon, (1.0 - split) * epsilon
+            deltas.append(
+                add_remove_pair.remove(remove_epsilon)
+                + math.exp(remove_epsilon) * add_remove_pair.add(add_epsilon)
+            )
+        return min(1.0, min(deltas) * (1 + ROUND_OFF))
+
+    return delta
 
 
 def envelope(pairs: Sequence[DominatingPair]) -> DominatingPair:

@@ -120,6 +120,14 @@ class PureAddRemove:
         """Return the exact pair of all releases with the client and without the client."""
         return from_ratios(self.ratios, self.step * self.deviations, self.masses)
 
+    def calls(self, levels: FloatArray) -> FloatArray:
+        """Return E(f - 1 - x)_+ for each x in ``levels``, where f is the likelihood ratio."""
+        levels = levels / self.step
+        k = np.searchsorted(self.deviations, levels)
+        inside = np.minimum(k, len(self.deviations) - 1)
+        rest = self.step * (self.deviations[inside] - levels) * self._survival[inside]
+        return np.where(k < len(self.deviations), self._calls[inside] + rest, 0.0)
+
     def _remove_delta(self, epsilon: float) -> float:
         level = math.expm1(epsilon) / self.step
         k = int(np.searchsorted(self.deviations, level))

@@ -156,7 +156,7 @@ def _curious_clients(given: GivenOptions) -> int:
 
 def _design(given: GivenOptions) -> Design:
     """Return the design that the options describe."""
-    from checkins.accounting import Design, Protocol
+    from checkins.accounting import Design, Protocol, WakeTimes
 
     texts = given.texts
     return Design(
@@ -168,6 +168,10 @@ def _design(given: GivenOptions) -> Design:
         window=given.integer("window") if "window" in given else None,
         population=params.population(texts["population"]) if "population" in given else None,
         least_reports=given.integer("least_reports") if "least_reports" in given else None,
+        arrivals=given.integer("arrivals") if "arrivals" in given else None,
+        wake_times=given.choice("wake_times", WakeTimes)
+        if "wake_times" in given
+        else WakeTimes.INDEPENDENT,
     )
 
 
