@@ -73,6 +73,21 @@ MUTANTS = (
         (f"{SLOT}::test_invariant_15_an_averaged_slot_with_too_few_reports_is_skipped",),
     ),
     Mutant(
+        "full-slots-for-free",
+        "the probability of a full slot is not charged to delta for a named randomizer",
+        (
+            Change(
+                "accounting/exact/campaign_divergence.py",
+                "remaining = math.nextafter(delta - self.probability, 0.0)",
+                "remaining = delta",
+            ),
+        ),
+        (
+            "tests/accounting/test_named_with_population.py"
+            "::test_the_probability_of_a_full_slot_is_charged_to_delta",
+        ),
+    ),
+    Mutant(
         "one-window-for-two-wake-times",
         "a client whose wake time depends on its data is certified as if it had one window",
         (

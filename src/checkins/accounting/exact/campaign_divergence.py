@@ -216,21 +216,60 @@ class UnlessOverflow:
         return crossing(self.upper, delta, guess=1.01 * without_overflow, precision=1e-4).upper
 
 
+@dataclass(frozen=True, slots=True)
+class PlusProbability:
+    """A divergence that holds except with a ``probability``, which is added to delta."""
+
+    divergence: Divergence
+    probability: float
+
+    def upper(self, epsilon: float) -> float:
+        return self.divergence.upper(epsilon) + self.probability
+
+    def lower(self, epsilon: float) -> float:
+        return self.divergence.lower(epsilon)
+
+    def epsilon(self, delta: float) -> Interval:
+        upper = self.upper_epsilon(delta)
+        return Interval(min(self.divergence.epsilon(delta).lower, upper), upper)
+
+    def upper_epsilon(self, delta: float) -> float:
+        remaining = math.nextafter(delta - self.probability, 0.0)
+        return self.divergence.upper_epsilon(remaining) if remaining > 0.0 else math.inf
+
+
 def with_population(
     design: Design, adjacency: Adjacency, *, delta: float, cells: int | None = None
 ) -> Divergence | None:
     """Return the divergence, assuming that there are at most ``most_clients`` clients.
 
-    Return None if capacity or number of clients is not declared, or if the noise is not Gaussian.
+    Return None if capacity or number of clients is not declared, if the accountant uses neither
+    Gaussian noise nor the dummies of a named randomizer, or if the assumption does not help.
 
-    Theorem:     docs/theory/gaussian.md: no client is displaced unless a slot overflows.
+    Theorem:     docs/theory/gaussian.md, docs/theory/pure.md, "Named randomizers": no client is
+                 displaced unless a slot overflows.
     """
+    if design.named_randomizer is not None:
+        return _named_with_population(design, adjacency, delta=delta, cells=cells)
     probability = overflow_probability_of(design, adjacency)
     if probability is None:
         return None
     without_overflow = divergence(uncapped(design), adjacency, delta=delta, cells=cells)
     with_overflow = divergence(design, adjacency, delta=delta, cells=_CURVE_CELLS)
     return UnlessOverflow(without_overflow, with_overflow, probability)
+
+
+def _named_with_population(
+    design: Design, adjacency: Adjacency, *, delta: float, cells: int | None
+) -> Divergence | None:
+    """Return the divergence of ``with_population`` for a named randomizer."""
+    probability, campaign = _overflow_bound(design), campaign_of(design)
+    if not isinstance(campaign, NamedCampaign) or campaign.computed_capacity == 0:
+        return None
+    if probability is None or probability >= delta or design.has_unrelated_windows(adjacency):
+        return None
+    with_room = replace(campaign, slots_have_room=True)
+    return PlusProbability(with_room.divergence(adjacency, delta=delta, cells=cells), probability)
 
 
 def uncapped(design: Design) -> Design:
@@ -279,17 +318,22 @@ def overflow_probability_of(design: Design, adjacency: Adjacency) -> float | Non
 
     Theorem:     docs/theory/windows-and-capacity.md, "Uneven arrivals".
     """
+    probability = _overflow_bound(design)
+    if probability is None or not isinstance(design.randomizer, GaussianNoise):
+        return None
+    return min(1.0, 2.0 * probability) if design.has_unrelated_windows(adjacency) else probability
+
+
+def _overflow_bound(design: Design) -> float | None:
+    """Return the bound of ``overflow_probability_of`` for one window, and for any randomizer."""
     if design.most_clients is None or design.capacity is None:
         return None
-    if not isinstance(design.randomizer, GaussianNoise):
-        return None
-    probability = overflow_probability(
+    return overflow_probability(
         clients=design.most_clients,
         slots=design.drawable_slots,
         participation=design.participation,
         capacity=design.capacity,
     )
-    return min(1.0, 2.0 * probability) if design.has_unrelated_windows(adjacency) else probability
 
 
 def pair(

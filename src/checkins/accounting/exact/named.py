@@ -223,7 +223,9 @@ def _mean_deviations(total: GridDistribution, copies: int, mean: float) -> tuple
 class NamedCampaign:
     """A campaign of a named randomizer, whose slots sum ``capacity`` reports each.
 
-    If ``is_coarse``, the slot ratios are computed faster and are larger than necessary.
+    If ``is_coarse``, the slot ratios are computed faster and are larger than necessary. If
+    ``slots_have_room``, no slot is full before the client checks in. So the client takes the place
+    of a dummy, and never that of another client.
     """
 
     law: TwoLevelLaw | LaplaceLaw
@@ -231,6 +233,7 @@ class NamedCampaign:
     participation: float
     capacity: int
     is_coarse: bool = False
+    slots_have_room: bool = False
 
     @property
     def coarser(self) -> NamedCampaign:
@@ -339,8 +342,9 @@ class NamedCampaign:
         return NO_LOSS.compose(exact.pair(), rounding)
 
     def add_remove_ratio(self) -> SlotRatio:
+        choice_probability = None if self.slots_have_room else self.choice_probability
         return _add_remove_ratio(
-            self.law, self.computed_capacity, self.choice_probability, self.is_coarse
+            self.law, self.computed_capacity, choice_probability, self.is_coarse
         )
 
     def replace_one_ratio(self, epsilon: float) -> SlotRatio:
@@ -355,6 +359,9 @@ class NamedCampaign:
             join_ratio = mean_of_random_copies(
                 join_ratio, self.computed_capacity, self.law.dummy_share, resolution
             )
+        if self.slots_have_room:
+            return join_ratio
+        if self.computed_capacity > 1:
             displace_ratio = mean_of_copies(
                 displace_ratio, self.computed_capacity, 2 * resolution.cells
             )
@@ -387,12 +394,16 @@ class NamedCampaign:
 
 @lru_cache(maxsize=64)
 def _add_remove_ratio(
-    law: TwoLevelLaw | LaplaceLaw, capacity: int, choice_probability: float, is_coarse: bool
+    law: TwoLevelLaw | LaplaceLaw, capacity: int, choice_probability: float | None, is_coarse: bool
 ) -> SlotRatio:
+    """Return the slot ratio. If ``choice_probability`` is None, no slot is full."""
     resolution = _COARSE_RESOLUTION if is_coarse else _ADD_REMOVE_RESOLUTION
     join_ratio: SlotRatio = law.against_dummy
     displace_ratio: SlotRatio = law.against_report
     if capacity > 1:
         join_ratio = mean_of_random_copies(join_ratio, capacity, law.dummy_share, resolution)
+    if choice_probability is None:
+        return join_ratio
+    if capacity > 1:
         displace_ratio = mean_of_copies(displace_ratio, capacity, 2 * resolution.cells)
     return Envelope(join_ratio, DilutedRatio(displace_ratio, choice_probability))
