@@ -24,7 +24,6 @@ from checkins.accounting.accountant import (
     certify_heterogeneous,
     loss_distribution,
 )
-from checkins.accounting.bounds import known_slot_epsilon, paper_covers, paper_epsilon
 from checkins.accounting.certificate import Alternative, Certificate
 from checkins.accounting.design import (
     Adjacency,
@@ -36,6 +35,11 @@ from checkins.accounting.design import (
     Protocol,
 )
 from checkins.accounting.exact import campaign_divergence, pure
+from checkins.accounting.paper.design_bounds import (
+    known_slot_epsilon,
+    paper_covers,
+    paper_epsilon,
+)
 from checkins.errors import InvalidValue, NotCovered
 from checkins.validate import MAX_CAMPAIGNS
 from tests import strategies

@@ -80,13 +80,43 @@ def test_in_one_campaign_a_client_is_of_one_kind() -> None:
     assert found.epsilon == max(each)
 
 
-def test_kinds_that_no_exact_bound_covers_are_refused_over_several_campaigns() -> None:
-    kinds = [
-        Design(Protocol.FIXED, slots=m, participation=1.0, randomizer=LocalRandomizer(0.5, 1e-12))
-        for m in (1000, 2000)
-    ]
+def with_local_delta(local_delta: float, *, slots: int, participation: float) -> Design:
+    return Design(
+        Protocol.FIXED,
+        slots=slots,
+        participation=participation,
+        randomizer=LocalRandomizer(0.5, local_delta),
+    )
+
+
+@pytest.mark.parametrize("adjacency", Adjacency)
+def test_over_several_campaigns_the_local_delta_is_charged_for_the_worst_kind(
+    adjacency: Adjacency,
+) -> None:
+    def epsilon(local_delta: float, delta: float) -> float:
+        kinds = [
+            with_local_delta(local_delta, slots=slots, participation=participation)
+            for slots, participation in ((100, 0.4), (10, 0.1))
+        ]
+        return certify_heterogeneous(kinds, delta=delta, adjacency=adjacency, campaigns=3).epsilon
+
+    local_delta, delta = 1e-8, 1e-6
+    found = epsilon(local_delta, delta)
+    growth = math.exp(found)
+    per_report = growth if adjacency is ADD_REMOVE else (1.0 + growth) * (2.0 + math.exp(0.5))
+    left = delta - 3 * 0.4 * local_delta * per_report
+    assert found == pytest.approx(epsilon(0.0, left), rel=1e-4)
+    assert found > epsilon(0.0, delta)
+    kind = with_local_delta(local_delta, slots=100, participation=0.4)
+    alone = certify([kind] * 3, delta=delta, adjacency=adjacency, compare=False).epsilon
+    assert alone <= found * (1 + 1e-3)
+
+
+def test_local_deltas_that_exceed_delta_together_are_refused() -> None:
+    kinds = [with_local_delta(4e-7, slots=slots, participation=1.0) for slots in (1000, 2000)]
+    assert certify_heterogeneous(kinds, delta=1e-6, adjacency=ADD_REMOVE, campaigns=1).epsilon
     with pytest.raises(NotCovered, match="local_delta"):
-        certify_heterogeneous(kinds, delta=1e-6, adjacency=ADD_REMOVE, campaigns=2)
+        certify_heterogeneous(kinds, delta=1e-6, adjacency=ADD_REMOVE, campaigns=3)
 
 
 def test_kinds_share_their_randomizer() -> None:

@@ -13,20 +13,24 @@ from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 
 from checkins.accounting.certificate import Alternative
-from checkins.accounting.composition import Composition, epsilon_of_mixed_kinds
+from checkins.accounting.composition import (
+    Composition,
+    curve_of_mixed_kinds,
+    epsilon_of_mixed_kinds,
+)
 from checkins.accounting.design import (
-    MOST_LOCAL_EPSILON,
     Adjacency,
     Design,
-    GaussianNoise,
     LocalRandomizer,
-    NoiseAt,
     Protocol,
 )
 from checkins.accounting.exact import campaign_divergence
-from checkins.accounting.exact.gaussian import report_epsilon
 from checkins.accounting.exact.pure_capacity import TightestBounds
-from checkins.accounting.paper import amplification, kov_composition, statements
+from checkins.accounting.paper.design_bounds import (
+    composed_paper_epsilon,
+    known_slot_epsilon,
+    paper_covers,
+)
 from checkins.accounting.solve import DeltaBounds, Interval, crossing
 from checkins.errors import NotCovered
 
@@ -268,11 +272,12 @@ def _bounds_of_several_campaigns(mechanism: Campaigns, delta: float) -> Iterator
             yield Bound("exact", Interval(0.0, upper), note)
 
 
-def _epsilon_with_local_delta(mechanism: Campaigns, delta: float, *, start: float) -> float:
+def _epsilon_with_local_delta(mechanism: Mechanism, delta: float, *, start: float) -> float:
     """Return epsilon of campaigns whose reports have local deltas, or infinity if unproved.
 
     Reports are compared with reports of a pure randomizer that is close in total variation. So each
-    campaign charges its local delta once, and not once for every slot. The search for epsilon
+    campaign charges its local delta once, and not once for every slot. With several kinds of
+    clients, each campaign is charged for the kind with the largest charge. The search for epsilon
     starts at ``start``.
 
     Theorem:     docs/theory/pure.md, "Approximate randomizers".
@@ -291,20 +296,24 @@ def _epsilon_with_local_delta(mechanism: Campaigns, delta: float, *, start: floa
         if mechanism.adjacency is Adjacency.REPLACE_ONE:
             charge *= 2.0 + math.exp(randomizer.local_epsilon)
         charges.append(charge)
-    total_charge = math.fsum(charges) * (1.0 + 1e-12)
+    adjacency, campaigns = mechanism.adjacency, mechanism.campaigns
+    is_sequence = isinstance(mechanism, Campaigns)
+    total_charge = (math.fsum(charges) if is_sequence else max(charges)) * (1.0 + 1e-12)
+    if total_charge >= delta:
+        return math.inf
     curve: Callable[[float], float]
-    if mechanism.is_one_campaign:
-        curve = campaign_divergence.divergence(pure[0], mechanism.adjacency, delta=delta).upper
+    if not is_sequence:
+        curve = curve_of_mixed_kinds(pure, adjacency, campaigns=campaigns, delta=delta)
+    elif len(pure) == campaigns == 1:
+        curve = campaign_divergence.divergence(pure[0], adjacency, delta=delta).upper
     else:
-        curve = Composition(tuple(pure), mechanism.adjacency, mechanism.campaigns).curve(delta)
+        curve = Composition(tuple(pure), adjacency, campaigns).curve(delta)
 
     def charged_delta(epsilon: float) -> float:
         growth = math.exp(epsilon)
-        factor = growth if mechanism.adjacency is Adjacency.ADD_REMOVE else 1.0 + growth
+        factor = growth if adjacency is Adjacency.ADD_REMOVE else 1.0 + growth
         return curve(epsilon) + factor * total_charge
 
-    if total_charge >= delta:
-        return math.inf
     return crossing(charged_delta, delta, guess=start or 1.0, precision=1e-6).upper
 
 
@@ -346,6 +355,13 @@ def _no_amplification_epsilon(
         return local
 
 
+def _has_local_delta(designs: Sequence[Design]) -> bool:
+    return any(
+        isinstance(design.randomizer, LocalRandomizer) and not design.randomizer.is_pure
+        for design in designs
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class HeterogeneousClients:
     """Campaigns with several kinds of clients.
@@ -362,11 +378,14 @@ class HeterogeneousClients:
         """Bound one campaign by its worst kind, and several by composing the largest divergence."""
         if self.campaigns == 1:
             return [self._worst_kind(delta)]
+        note = "composed from the largest divergence of all kinds of clients"
+        if _has_local_delta(self.designs):
+            upper = _epsilon_with_local_delta(self, delta, start=0.0)
+            return [Bound("exact", Interval(0.0, upper), f"{note}; local deltas are charged once")]
         upper = epsilon_of_mixed_kinds(
             self.designs, self.adjacency, campaigns=self.campaigns, delta=delta
         )
         lower = self.lower_epsilon(delta, at_most=upper)
-        note = "composed from the largest divergence of all kinds of clients"
         return [Bound("exact", Interval(lower, upper), note)]
 
     def _worst_kind(self, delta: float) -> Bound:
@@ -403,98 +422,3 @@ class HeterogeneousClients:
 
 Mechanism = Campaigns | HeterogeneousClients
 """What a certificate is about: campaigns whose clients are all alike, or of several kinds."""
-
-
-def paper_epsilon(design: Design, *, delta: float) -> float:
-    """Return the epsilon of the paper's theorem for the protocol, or infinity if none applies.
-
-    Theorem:     [BKMTT20, Thm 3.2] fixed, [BKMTT20, Thm 4.1] averaged, [BKMTT20, Thm 4.3] sliding.
-    Neighbours:  replace-one; add/remove too for fixed and sliding.
-    Rounding:    up.
-    Differs:     the paper proves replace-one only. Its proof compares two mixtures that share the
-                 component without the client. For add/remove, one mixture is that component
-                 alone, and the same bound holds.
-    """
-    if isinstance(design.randomizer, LocalRandomizer):
-        return _theorem_epsilon(design, design.randomizer, delta=delta)
-    noise = design.randomizer.noise_multiplier
-    local_deltas = [max(delta * 10.0**-k, 1e-290) for k in range(4, 60, 4)]
-    local_epsilons = [report_epsilon(noise, local_delta) for local_delta in local_deltas]
-    epsilons = (
-        _theorem_epsilon(design, LocalRandomizer(local_epsilon, local_delta), delta=delta)
-        for local_epsilon, local_delta in zip(local_epsilons, local_deltas, strict=True)
-        if local_epsilon <= MOST_LOCAL_EPSILON
-    )
-    return min(epsilons, default=math.inf)
-
-
-def paper_covers(design: Design) -> bool:
-    """Return True if the paper's theorem covers the design: one report per slot, local noise."""
-    if isinstance(design.randomizer, GaussianNoise) and design.randomizer.at is NoiseAt.SERVER:
-        return False
-    if design.protocol is Protocol.SLIDING and design.participation != 1.0:
-        return False
-    return design.capacity in (None, 1)
-
-
-def _theorem_epsilon(design: Design, randomizer: LocalRandomizer, *, delta: float) -> float:
-    """Return the paper's epsilon for this randomizer, or infinity if no theorem applies."""
-    privacy = {
-        "local_epsilon": randomizer.local_epsilon,
-        "local_delta": randomizer.local_delta,
-        "delta": delta,
-    }
-    try:
-        if design.protocol is Protocol.AVERAGED:
-            clients = design.population.fewest if design.population else 1
-            return statements.averaged_total(clients=clients, slots=design.slots, **privacy)
-        theorem = (
-            statements.sliding_window(window=design.drawable_slots)
-            if design.protocol is Protocol.SLIDING
-            else statements.fixed_window(slots=design.slots, participation=design.participation)
-        )
-        return theorem.total_epsilon(**privacy)
-    except NotCovered:
-        return math.inf
-
-
-def known_slot_epsilon(
-    design: Design, randomizer: LocalRandomizer, *, delta: float, campaigns: int = 1
-) -> float:
-    """Return the epsilon that holds if the client's slots are known, or infinity if unproved.
-
-    Participation below 1 still amplifies privacy, except for averaged updates. Several campaigns
-    are composed by [KOV17].
-    """
-    is_averaged = design.protocol is Protocol.AVERAGED
-    single = amplification.known_slot_epsilon(
-        local_epsilon=randomizer.local_epsilon,
-        local_delta=randomizer.local_delta,
-        delta=delta,
-        participation=1.0 if is_averaged else design.participation,
-    )
-    if campaigns == 1:
-        return single
-    remaining = delta - campaigns * randomizer.local_delta
-    if remaining <= 0.0:
-        return math.inf
-    return kov_composition.homogeneous_composition(epsilon=single, steps=campaigns, delta=remaining)
-
-
-def composed_paper_epsilon(designs: Sequence[Design], *, campaigns: int, delta: float) -> float:
-    """Compose the paper's bounds of several campaigns by [KOV17].
-
-    The single campaigns share half of ``delta``, and the composition uses the other half. If there
-    is only one campaign, it uses all of ``delta``.
-    """
-    runs = len(designs) * campaigns
-    if runs == 1:
-        return paper_epsilon(designs[0], delta=delta)
-    epsilons = [paper_epsilon(design, delta=delta / (2 * runs)) for design in designs]
-    if not all(map(math.isfinite, epsilons)):
-        return math.inf
-    if len(set(epsilons)) == 1:
-        return kov_composition.homogeneous_composition(
-            epsilon=epsilons[0], steps=runs, delta=delta / 2
-        )
-    return kov_composition.composition(epsilons * campaigns, delta=delta / 2)

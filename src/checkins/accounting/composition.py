@@ -149,8 +149,19 @@ def epsilon_of_mixed_kinds(
 ) -> float:
     """Return the epsilon of several campaigns in which a client may be of any of ``kinds``.
 
-    The kind may differ between campaigns and may depend on earlier releases, but must not depend on
-    the client's data.
+    Rounding:    up.
+    """
+    delta_curve = curve_of_mixed_kinds(kinds, adjacency, campaigns=campaigns, delta=delta)
+    return crossing(delta_curve, delta, guess=1.0, precision=1e-9).upper
+
+
+def curve_of_mixed_kinds(
+    kinds: Sequence[Design], adjacency: Adjacency, *, campaigns: int, delta: float
+) -> DeltaOfEpsilon:
+    """Return an upper bound on delta as a function of epsilon, accurate near ``delta``.
+
+    In each campaign, a client may be of any of ``kinds``. The kind may depend on earlier releases,
+    but must not depend on the client's data.
 
     Theorem:     docs/theory/windows-and-capacity.md, "Kinds of clients".
     Rounding:    up.
@@ -161,8 +172,7 @@ def epsilon_of_mixed_kinds(
         pairs = [campaign_divergence.pair(kind, relation, rounding, delta=delta) for kind in kinds]
         return envelope(pairs).repeat(campaigns, rounding)
 
-    delta_curve = _upper_delta_curve(pair, adjacency, kinds)
-    return crossing(delta_curve, delta, guess=1.0, precision=1e-9).upper
+    return _upper_delta_curve(pair, adjacency, kinds)
 
 
 def worse_direction(add_remove_pair: DominatingPair) -> DeltaOfEpsilon:

@@ -148,7 +148,7 @@ def _check_coverage(design: Design, adjacency: Adjacency) -> None:
         raise NotCovered(
             "local_delta",
             design.randomizer.local_delta,
-            "is not covered here: use a pure randomizer, or certify one kind of client",
+            "is not covered here: use a pure randomizer",
         )
 
 
