@@ -223,7 +223,7 @@ def test_the_grid_is_charged_for_sums_of_the_least_reports() -> None:
     run = PartialRun.whole(campaign(**coarse))
     alone = PartialRun.whole(campaign(**{**coarse, "least_reports": None}))
     scale = grid.Grid(0.6).noise_scale(campaign(**coarse).mechanism(1))
-    of_sum = float(grid.variation_of_sum(scale, 3)) * grid.MOST_DIMENSION * 333
+    of_sum = float(grid.variation_of_sum(scale, 3)) * grid.MAX_DIMENSION * 333
     assert run.variation >= min(1.0, of_sum)
     assert run.variation > alone.variation
 

@@ -201,10 +201,11 @@ def _bounds_of_one_campaign(
             note = f"needs the assumption that at most {design.most_clients:,} clients exist"
             if design.most_clients == design.arrivals:
                 note = f"assumes that at most {design.arrivals:,} clients wake in a window"
-            epsilon = with_population.epsilon(delta)
-            yield Bound(
-                "exact-population", epsilon if is_attained else replace(epsilon, lower=0.0), note
-            )
+            if needs_lower and is_attained:
+                epsilon = with_population.epsilon(delta)
+            else:
+                epsilon = Interval(0.0, with_population.upper_epsilon(delta))
+            yield Bound("exact-population", epsilon, note)
     except NotCovered:
         if isinstance(design.randomizer, LocalRandomizer):
             pure = _with_pure_reports(design, design.randomizer)
