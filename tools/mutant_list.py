@@ -38,6 +38,30 @@ ALLOCATION, INTEROP = (
 
 MUTANTS = (
     Mutant(
+        "unchecked-dimension",
+        "a model of another dimension than the certificate of PrivUnit is trained",
+        (
+            Change(
+                "campaign/randomizer_config.py",
+                "        self.check_dimension(dimension)\n",
+                "",
+            ),
+        ),
+        ("tests/campaign/test_model.py",),
+    ),
+    Mutant(
+        "name-without-dimension",
+        "a campaign without a dimension has the certificate of PrivUnit in a dimension",
+        (
+            Change(
+                "campaign/randomizer_config.py",
+                "        return LocalRandomizer(noise.local_epsilon, noise.local_delta)\n",
+                "        return noise\n",
+            ),
+        ),
+        ("tests/campaign/test_model.py",),
+    ),
+    Mutant(
         "redraw-after-crash",
         "a client that crashes after its draw was durable draws again",
         (

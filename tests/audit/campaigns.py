@@ -25,14 +25,15 @@ def pure(
     adjacency: Adjacency = ADD_REMOVE,
     delta: float = 1e-3,
     categories: int | None = None,
+    dimension: int | None = None,
     kind: RandomizerKind = RandomizerKind.PRIVUNIT,
     window: int | None = None,
     contributors: int | None = None,
     repeats: int = 1,
 ) -> Campaign:
-    """Randomized response, Laplace noise, or PrivUnit, of which only local epsilon is certified."""
+    """Randomized response, Laplace noise, or PrivUnit, certified by name if it has a dimension."""
     kind = kind if categories is None else RandomizerKind.RANDOMIZED_RESPONSE
-    choice = RandomizerConfig(kind, categories=categories)
+    choice = RandomizerConfig(kind, categories=categories, dimension=dimension)
     protocol = Protocol.FIXED if window is None else Protocol.SLIDING
     population = None
     if contributors is not None:

@@ -89,6 +89,8 @@ CORRECT = {
     "laplace, other data": pure(
         2.0, kind=RandomizerKind.LAPLACE, slots=3, capacity=2, adjacency=REPLACE_ONE
     ),
+    "privunit": pure(3.0, dimension=5, capacity=2),
+    "privunit, other data": pure(2.0, dimension=4, slots=4, adjacency=REPLACE_ONE),
     "sliding": pure(2.0, slots=8, window=5),
     "other data": pure(2.0, slots=4, adjacency=REPLACE_ONE),
     "averaged": pure(2.0, contributors=6, adjacency=REPLACE_ONE),

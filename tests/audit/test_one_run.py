@@ -116,6 +116,10 @@ CAMPAIGNS = {
     "half": gaussian(0.5, slots=3, participation=0.5, delta=1e-6),
     "response": pure(6.0, slots=40, capacity=10, delta=1e-6),
     "other data": pure(6.0, slots=40, capacity=10, delta=1e-6, adjacency=Adjacency.REPLACE_ONE),
+    "privunit": pure(6.0, slots=40, capacity=10, dimension=3, delta=1e-6),
+    "privunit, other data": pure(
+        6.0, slots=40, capacity=10, dimension=1, delta=1e-6, adjacency=Adjacency.REPLACE_ONE
+    ),
     "sliding": pure(3.0, slots=20, window=5, capacity=20, delta=1e-6),
     "twice": gaussian(0.5, slots=3, delta=1e-6, repeats=2),
 }
@@ -123,7 +127,7 @@ CAMPAIGNS = {
 
 @pytest.mark.parametrize("name", CAMPAIGNS)
 def test_a_correct_run_never_contradicts_its_certificate(name: str) -> None:
-    """Eight campaigns; a fresh seed fails with probability below 1e-10 for each."""
+    """Ten campaigns; a fresh seed fails with probability below 1e-10 for each."""
     campaign = CAMPAIGNS[name]
     attack = OneRunAudit.of(campaign, canaries=300)
     bounds = attack.bounds(deltas=[1e-6], failure=1e-10, generator=np.random.default_rng(5))
@@ -136,6 +140,18 @@ def test_little_noise_is_seen_in_one_run(name: str) -> None:
     attack = OneRunAudit.of(CAMPAIGNS[name])
     bounds = attack.bounds(deltas=[1e-6], failure=1e-4, generator=np.random.default_rng(5))
     assert max(bound.epsilon for bound in bounds) > 2.0
+
+
+def test_a_run_with_privunit_counts_the_reports_in_each_cap() -> None:
+    """Without dummies and with every client used, a cap has its own reports, and lies."""
+    campaign = pure(50.0, slots=1, capacity=100, dimension=1, adjacency=Adjacency.REPLACE_ONE)
+    attack = OneRunAudit(campaign, 100)
+    coins = np.arange(100) < 30  # 15 canaries of each cap stay, 35 of each change to the other
+    scores = attack.scores(coins, np.random.default_rng(1))
+    assert np.all(scores == 0.0)
+    coins[1:30:2] = False  # now 15 + 35 + 15 canaries are in the first cap
+    scores = attack.scores(coins, np.random.default_rng(1))
+    assert np.all(scores == np.where(np.arange(100) % 2 == 0, 30.0, -30.0))
 
 
 def test_there_are_no_more_canaries_than_clients_declared() -> None:

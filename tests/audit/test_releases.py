@@ -262,6 +262,8 @@ def every_canary() -> list[tuple[str, Canary]]:
         **SUMS,
         **RESPONSES,
         "own": pure(2.0, slots=3, categories=3),
+        "privunit": pure(2.0, slots=3, dimension=4),
+        "privunit, other data": pure(2.0, slots=3, dimension=4, adjacency=REPLACE_ONE),
         "twice": pure(1.0, slots=3, repeats=2),
         "sums twice": gaussian(1.5, slots=3, capacity=1, repeats=2),
         "declared": gaussian(1.0, slots=3, capacity=3, population=Population(5, 9)),

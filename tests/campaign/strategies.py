@@ -143,7 +143,10 @@ def randomizers(draw: st.DrawFn) -> tuple[RandomizerConfig, LocalRandomizer | Ga
     if kind is RandomizerKind.LAPLACE and some_clip is not None:
         longest = some_clip * (1 + 184 / local_epsilon)
         grid = draw(grids(clip=some_clip, shortest=some_clip, longest=longest))
-    return RandomizerConfig(kind, clip=some_clip, grid=grid), pure
+    dimension = None
+    if kind is RandomizerKind.PRIVUNIT:
+        dimension = draw(st.none() | st.integers(1, 10**6))
+    return RandomizerConfig(kind, clip=some_clip, grid=grid, dimension=dimension), pure
 
 
 @st.composite

@@ -7,7 +7,8 @@ from datetime import UTC, datetime, timedelta, timezone
 from fractions import Fraction
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from checkins import validate
 from checkins.accounting import (
@@ -17,6 +18,7 @@ from checkins.accounting import (
     LocalRandomizer,
     NoiseAt,
     Population,
+    PrivUnitReports,
     Protocol,
 )
 from checkins.campaign import (
@@ -31,6 +33,7 @@ from checkins.campaign import (
     Task,
 )
 from checkins.campaign.randomizer_config import noise_of_kind
+from checkins.campaign.spending import Spending
 from checkins.errors import InvalidValue, NotCovered
 from checkins.randomizers import Gaussian, Laplace, PrivUnit, RandomizedResponse, Randomizer
 from checkins.randomizers.grid import Grid
@@ -191,6 +194,48 @@ def test_a_randomizer_becomes_a_mechanism_once_the_dimension_is_known() -> None:
         of(RandomizerKind.LAPLACE)
 
 
+def test_privunit_has_a_name_only_with_its_dimension() -> None:
+    """Otherwise two campaigns with one seal could have different certificates."""
+    for noise in (LocalRandomizer(1.0), PrivUnitReports(1.0, dimension=3)):
+        design = replace(LOCAL.design, randomizer=noise)
+        for dimension, name in (
+            (7, PrivUnitReports(1.0, dimension=7)),
+            (None, LocalRandomizer(1.0)),
+        ):
+            config = RandomizerConfig(RandomizerKind.PRIVUNIT, clip=1.0, dimension=dimension)
+            named = replace(LOCAL, randomizer=config, design=design)
+            assert named.design.randomizer == name
+            assert ("dimension" in named.canonical()) == (dimension is not None)
+
+
+def test_the_dimension_of_a_campaign_is_that_of_the_model() -> None:
+    config = RandomizerConfig(RandomizerKind.PRIVUNIT, clip=1.0, dimension=7)
+    campaign = replace(LOCAL, randomizer=config)
+    assert campaign.mechanism(7) == PrivUnit(1.0, 1.0, 7)
+    with pytest.raises(InvalidValue, match=r"dimension = 7: must be 14, .*; set it to 14, or"):
+        campaign.mechanism(14)
+
+
+@given(
+    local_epsilon=st.floats(1e-3, 8.0),
+    dimension=st.integers(1, 10**6),
+    slots=st.integers(1, 10**4),
+    adjacency=st.sampled_from(Adjacency),
+)
+@settings(max_examples=5)
+def test_the_dimension_never_raises_epsilon(
+    local_epsilon: float, dimension: int, slots: int, adjacency: Adjacency
+) -> None:
+    def epsilon(dimension: int | None) -> float:
+        noise = LocalRandomizer(local_epsilon)
+        design = Design(Protocol.FIXED, slots=slots, participation=1.0, randomizer=noise)
+        config = RandomizerConfig(RandomizerKind.PRIVUNIT, dimension=dimension)
+        campaign = Campaign("one", None, Budget(1.0, 1e-6, adjacency), design, 1, config)
+        return Spending(campaign).epsilon_after(slots)
+
+    assert epsilon(dimension) <= epsilon(None) * (1.0 + 1e-2) + 1e-6
+
+
 LEVELS = ("noise_multiplier", "noise_at", "local_epsilon")
 
 
@@ -210,6 +255,8 @@ LEVELS = ("noise_multiplier", "noise_at", "local_epsilon")
         ("randomized-response", {"local_epsilon": 1.0, "categories": 1}, "at least 2"),
         ("randomized-response", {"local_epsilon": 1.0, "categories": 3, "clip": 1.0}, "clip"),
         ("laplace", {"local_epsilon": 1.0, "categories": 3}, "categories = 3: does not go"),
+        ("laplace", {"local_epsilon": 1.0, "dimension": 3}, "dimension = 3: .*for privunit"),
+        ("privunit", {"local_epsilon": 1.0, "dimension": 0}, "dimension = 0: must be an integer"),
     ],
 )
 def test_each_kind_takes_its_own_values_and_no_others(

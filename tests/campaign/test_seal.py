@@ -132,6 +132,10 @@ CHANGED = {
     "noise_at": designed(randomizer=GaussianNoise(1.0, NoiseAt.SERVER)),
     "laplace": as_kind(RandomizerKind.LAPLACE, local_epsilon=2.0, clip=1.0),
     "privunit": as_kind(RandomizerKind.PRIVUNIT, local_epsilon=2.0, clip=1.0),
+    "dimension": as_kind(RandomizerKind.PRIVUNIT, local_epsilon=2.0, clip=1.0, dimension=10),
+    "another dimension": as_kind(
+        RandomizerKind.PRIVUNIT, local_epsilon=2.0, clip=1.0, dimension=11
+    ),
     "local_epsilon": as_kind(RandomizerKind.LAPLACE, local_epsilon=3.0, clip=1.0),
     "categories": as_kind(RandomizerKind.RANDOMIZED_RESPONSE, local_epsilon=2.0, categories=3),
     "more categories": as_kind(RandomizerKind.RANDOMIZED_RESPONSE, local_epsilon=2.0, categories=4),

@@ -190,6 +190,32 @@ def test_a_model_that_cannot_step_by_categories_is_named(checkins, tmp_path: Pat
     assert "kind = gaussian, laplace or privunit: randomized response cannot train a model" in shown
 
 
+PRIVUNIT = (('"laplace"', '"privunit"'), ("grid = 1e-5", "# grid = 1e-5"))
+
+
+def test_the_dimension_of_privunit_lowers_its_epsilon(checkins, tmp_path: Path) -> None:
+    stated = ("clip = 1.0", "clip = 1.0\ndimension = 11")
+    without = answer(checkins("check", written(tmp_path, SYNTHETIC, *PRIVUNIT), "--json"))
+    found = answer(checkins("check", written(tmp_path, SYNTHETIC, *PRIVUNIT, stated), "--json"))
+    assert found["certificate"]["epsilon"] < 0.75 * without["certificate"]["epsilon"]
+    assumptions = " ".join(found["certificate"]["assumptions"])
+    assert "PrivUnit in dimension 11" in assumptions
+    assert "a uniform point of the sphere" in assumptions
+    assert "PrivUnit in dimension" not in " ".join(without["certificate"]["assumptions"])
+
+
+def test_a_dimension_that_is_not_the_models_is_exit_2_with_its_line(
+    checkins, tmp_path: Path
+) -> None:
+    stated = ("clip = 1.0", "clip = 1.0\ndimension = 12")
+    outcome = checkins("check", written(tmp_path, SYNTHETIC, *PRIVUNIT, stated))
+    assert (outcome.code, outcome.out) == (2, "")
+    assert "[randomizer] dimension = 12: must be 11, the number of parameters" in outcome.err
+    own_model = ('model = "logistic"', 'model = "nowhere:model"')
+    path = written(tmp_path, SYNTHETIC, *PRIVUNIT, stated, own_model)
+    assert checkins("check", path).code == 0  # a user's code is not imported
+
+
 @pytest.mark.slow
 def test_repeats_stop_in_the_middle_of_a_run(checkins, tmp_path: Path) -> None:
     path = written(

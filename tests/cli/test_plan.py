@@ -178,15 +178,19 @@ def test_the_text_has_a_design_reasons_and_next_steps(
     assert read_campaign(tmp_path / "campaign.toml").campaign.design.slots == 50
 
 
-def test_a_budget_that_is_spent_exactly_is_printed_as_it_was_asked_for(checkins) -> None:
-    asked = ["0.8" if word == "1" else word for word in ASKED]
+def test_a_budget_that_is_spent_exactly_is_printed_as_it_was_asked_for(
+    checkins, tmp_path: Path
+) -> None:
+    exact = {"1": "0.8", "add-remove": "replace-one"}
+    asked, path = [exact.get(word, word) for word in ASKED], tmp_path / "plan.toml"
     one_slot = ["--slots", "1", "--campaigns", "1", "--participation", "1"]
     outcome = checkins(
-        "plan", *asked, *one_slot, "--randomizer", "privunit", "--capacity", "1", "--out", "-"
+        "plan", *asked, *one_slot, "--randomizer", "privunit", "--capacity", "1", "--out", str(path)
     )
     assert outcome.code == 0, outcome.err
     assert "epsilon <= 0.8 " in outcome.out
     assert "0.8001" not in outcome.out
+    assert read_campaign(path).campaign.randomizer.dimension == 14
 
 
 def test_what_is_missing_is_asked_for_and_a_wrong_answer_again(

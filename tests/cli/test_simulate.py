@@ -293,13 +293,17 @@ def test_a_mistake_is_one_line_that_names_the_option(
             with_optimizer('kind = "optax:nothing", rate = 1.0'),
             "optax has no function of this name",
         ),
+        (
+            VARIANTS["privunit"].replace("clip = 1.0", "clip = 1.0\ndimension = 1234"),
+            "[randomizer] dimension = 1234: must be ",
+        ),
         (with_optimizer('kind = "optax:clip", rate = 1.0'), "cannot be used as an optimizer"),
         (VARIANTS["mlp"].replace('"mlp"', '"cnn"'), '[task] model = "cnn": needs pictures'),
         (VARIANTS["mlp"].replace('"mlp"', '"no.such:thing"'), "cannot be imported"),
         (tiny.text().replace("rows.csv", "gone.csv"), "gone.csv: does not exist"),
         (with_population(tiny.text(), 100, 200), "the data has 60 clients: change this, or use --"),
     ],
-    ids=["task", "categories", "optax", "clip", "cnn", "module", "file", "population"],
+    ids=["task", "categories", "optax", "dimension", "clip", "cnn", "module", "file", "population"],
 )
 def test_a_file_that_cannot_be_simulated_is_refused_in_one_line(
     folder: Path, checkins: Callable[..., Any], text: str, said: str

@@ -238,6 +238,15 @@ def test_a_randomizer_without_a_device_sampler_is_simulated_only() -> None:
         Book().open(privunit)
 
 
+def test_a_ledger_holds_a_model_of_the_dimension_that_its_campaign_states() -> None:
+    config = RandomizerConfig(RandomizerKind.PRIVUNIT, clip=1.0, dimension=len(MODEL))
+    right = replace(FIXED, randomizer=config)
+    assert Book().open(right, simulated=True).ledger.entries == 1
+    wrong = replace(FIXED, randomizer=replace(config, dimension=len(MODEL) + 1))
+    with pytest.raises(InvalidLedger, match=f"dimension = {len(MODEL) + 1}, but the model has"):
+        Book().open(wrong, simulated=True)
+
+
 @pytest.mark.parametrize("first", [2, 4, 5])
 def test_slots_come_in_their_order_without_gaps(first: int) -> None:
     book = Book().open(FIXED)

@@ -65,7 +65,9 @@ SHAPES = {
     "room": candidate(capacity=200, population=Population(9_000, 10_000), **CLIENT),
     "no room": candidate(capacity=100, population=Population(9_000, 10_000), **CLIENT),
     "laplace": candidate(capacity=100, randomizer=RandomizerKind.LAPLACE, **CLIENT),
-    "privunit": candidate(5_000, capacity=3, randomizer=RandomizerKind.PRIVUNIT, **CLIENT),
+    "privunit": candidate(
+        5_000, capacity=3, randomizer=RandomizerKind.PRIVUNIT, dimension=14, **CLIENT
+    ),
 }
 AVERAGED = {
     "averaged": candidate(

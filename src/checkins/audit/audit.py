@@ -290,10 +290,12 @@ class _AttackRunner:
         try:
             from checkins.tasks.loaded_task import LoadedTask
 
-            return LoadedTask.of(task, folder=self.settings.folder).model.dimension
+            dimension = LoadedTask.of(task, folder=self.settings.folder).model.dimension
         except (CheckinsError, ImportError, OSError) as error:
             self.notes.append(f"the model's dimension is not known: {error}")
             return None
+        self.campaign.randomizer.check_dimension(dimension)
+        return dimension
 
     # ---- one run -----------------------------------------------------------------------------
 

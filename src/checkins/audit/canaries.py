@@ -29,6 +29,7 @@ from checkins.accounting import (
     Adjacency,
     GaussianNoise,
     LaplaceReports,
+    PrivUnitReports,
     Protocol,
     RandomizedResponseReports,
 )
@@ -43,6 +44,10 @@ from checkins.randomizers import PrivUnit, RandomizedResponse
 
 _VALUES_PER_BATCH = 1 << 19
 """Number of values drawn at a time, few enough to fit into the processor's cache."""
+
+
+CAP_ATTACK = "a client with an update of the clip norm. The attack counts the reports in its cap"
+"""The description of a canary whose report is randomized by PrivUnit."""
 
 
 class Canary(Interface):
@@ -324,6 +329,13 @@ def _named_randomizer_canaries(
             yield canary("own laplace", f"{explained}, without other clients")
             explained = f"{explained}, {full}"
             yield canary("own displacing", explained, others_per_slot=capacity, others_update=-1.0)
+        case PrivUnitReports(local_epsilon=local_epsilon, dimension=dimension):
+            unit = PrivUnit(1.0, local_epsilon, dimension)
+            outcomes = cap_probabilities(unit, replace_one=replace_one)
+            yield ResponseCanary("own cap", CAP_ATTACK, outcomes, run)
+            outcomes = cap_probabilities(unit, replace_one=True)
+            outcomes = replace(outcomes, base=outcomes.other)  # others have the opposite update
+            yield ResponseCanary("own displacing", f"{CAP_ATTACK}, {full}", outcomes, full_run)
         case _:
             raise NotCovered("randomizer", randomizer.describe(), "has no canary of its own")
 
@@ -347,11 +359,8 @@ def _randomizer_canary(
             )
             return ResponseCanary("own response", "a client with one fixed category", outcomes, run)
         case PrivUnit() as unit if not run.averaged:
-            explained = (
-                "a client with an update of the clip norm. The attack counts the reports in its cap"
-            )
-            outcomes = _cap_probabilities(unit, replace_one=replace_one)
-            return ResponseCanary("own cap", explained, outcomes, run)
+            outcomes = cap_probabilities(unit, replace_one=replace_one)
+            return ResponseCanary("own cap", CAP_ATTACK, outcomes, run)
     return None
 
 
@@ -377,7 +386,7 @@ def _category_probabilities(
     return Response(first=(truth, lie, rest), other=(lie, truth, rest), base=base3)
 
 
-def _cap_probabilities(unit: PrivUnit, *, replace_one: bool) -> Response:
+def cap_probabilities(unit: PrivUnit, *, replace_one: bool) -> Response:
     """Return the probabilities that a PrivUnit report is in the update's cap, or the opposite cap.
 
     A cap is the part of the sphere near a direction. For add/remove, only the update's cap is used.

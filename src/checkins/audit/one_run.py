@@ -45,12 +45,15 @@ from checkins.accounting import (
     GaussianNoise,
     LaplaceReports,
     LocalRandomizer,
+    PrivUnitReports,
     RandomizedResponseReports,
 )
 from checkins.accounting.solve import first_true
+from checkins.audit.canaries import cap_probabilities
 from checkins.audit.releases import LaplaceSum, RunParameters
 from checkins.campaign import Campaign
 from checkins.errors import InvalidValue, NotCovered
+from checkins.randomizers import PrivUnit
 
 _MAX_EPSILON = 60.0  # epsilon is searched below this
 
@@ -215,6 +218,9 @@ class OneRunAudit:
             elif isinstance(self.campaign.design.named_randomizer, LaplaceReports):
                 noise = LaplaceSum(2.0 / randomizer.local_epsilon, run.capacity or 1)
                 total += self._scores_from_laplace_sums(run, noise, coins, generator)
+            elif isinstance(randomizer, PrivUnitReports):
+                unit = PrivUnit(1.0, randomizer.local_epsilon, randomizer.dimension)
+                total += self._scores_from_caps(run, unit, coins, generator)
             else:
                 total += self._scores_from_responses(run, randomizer, coins, generator)
         return total
@@ -277,6 +283,29 @@ class OneRunAudit:
             ratios = np.exp(noise.log_ratio(sums, np.full(sums.shape, shift)))
             scores.append(np.log(1.0 - p + p * ratios.mean(axis=0)))
         return np.asarray(scores[0] - scores[1] if self._replace_one else scores[0])
+
+    def _scores_from_caps(
+        self,
+        run: RunParameters,
+        unit: PrivUnit,
+        coins: NDArray[np.bool_],
+        generator: np.random.Generator,
+    ) -> FloatArray:
+        """Return the number of reports in each canary's cap, if reports are made by PrivUnit.
+
+        Every second canary has the opposite update. For replace-one, subtract the number of reports
+        in the opposite cap.
+        """
+        caps = cap_probabilities(unit, replace_one=True)
+        used, _ = self._used_canaries(run, coins, generator)
+        has_first = coins[used] | (not self._replace_one)
+        clients = np.bincount(np.where(has_first, used, used + 1) % 2, minlength=2)
+        counts = generator.multinomial(run.report_count - used.size, caps.base)
+        counts += generator.multinomial(clients[0], caps.first)
+        counts += generator.multinomial(clients[1], caps.other)
+        own = np.arange(self.canaries) % 2
+        scores = counts[own] - counts[1 - own] if self._replace_one else counts[own]
+        return np.asarray(scores, np.float64)
 
     def _scores_from_responses(
         self,

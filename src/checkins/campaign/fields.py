@@ -13,6 +13,7 @@ from typing import Any
 
 from checkins import validate
 from checkins.accounting import Adjacency, NoiseAt, Protocol, WakeTimes
+from checkins.accounting.design import MOST_PRIVUNIT_DIMENSION
 from checkins.campaign import field_types
 from checkins.campaign.field_types import Key, Sealed, Section
 from checkins.campaign.randomizer_config import RandomizerKind
@@ -182,6 +183,14 @@ RANDOMIZER = _section(
         "required for randomized response, and only for it: the number of possible values",
         comment="number of possible values",
         privacy="none: ε follows from `local_epsilon`",
+    ),
+    _optional(
+        "dimension", partial(_integer, most=MOST_PRIVUNIT_DIMENSION), "1 to 10⁸, optional"
+    ).means(
+        "PrivUnit only: the number of coordinates of a report, one for each parameter of the model."
+        " With it, the certificate uses the dummies that run, so ε is smaller. Without it, PrivUnit"
+        " is certified like any randomizer with this `local_epsilon`",
+        comment="number of parameters of the model. With it, epsilon is smaller",
     ),
     _optional("clip", _number, "above 0").means(
         "the largest norm of an update. It is the L1 norm for Laplace, and the L2 norm for all"

@@ -17,8 +17,10 @@ from checkins.accounting import (
     LaplaceReports,
     LocalRandomizer,
     NoiseAt,
+    PrivUnitReports,
     RandomizedResponseReports,
 )
+from checkins.accounting.design import MOST_PRIVUNIT_DIMENSION
 from checkins.errors import InvalidValue
 from checkins.randomizers import Gaussian, Laplace, PrivUnit, RandomizedResponse, Randomizer
 from checkins.randomizers.grid import Grid
@@ -43,13 +45,16 @@ class RandomizerConfig:
 
     Gaussian and PrivUnit clip updates to the L2 norm ``clip``, Laplace to the L1 norm ``clip``.
     Randomized response reports one of ``categories`` values. Gaussian and Laplace reports are
-    integer multiples of ``grid``. If ``grid`` is None, they can only be simulated.
+    integer multiples of ``grid``. If ``grid`` is None, they can only be simulated. ``dimension`` is
+    the number of coordinates of a PrivUnit report, which is the number of parameters of the model.
+    If it is None, PrivUnit is certified as any randomizer with its local epsilon.
     """
 
     kind: RandomizerKind
     clip: float | None = None
     grid: float | None = None
     categories: int | None = None
+    dimension: int | None = None
 
     def __post_init__(self) -> None:
         validate.one_of(RandomizerKind, kind=self.kind)
@@ -58,12 +63,20 @@ class RandomizerConfig:
                 validate.positive(**{name: getattr(self, name)})
                 validate.make_floats(self, name)
         _check_values_of_kind(
-            self.kind, {"categories": self.categories, "clip": self.clip, "grid": self.grid}
+            self.kind,
+            {
+                "categories": self.categories,
+                "clip": self.clip,
+                "dimension": self.dimension,
+                "grid": self.grid,
+            },
         )
         if self.categories is not None:
             validate.count(most=MAX_CATEGORIES, categories=self.categories)
             if self.categories < 2:
                 raise InvalidValue("categories", self.categories, "must be at least 2")
+        if self.dimension is not None:
+            validate.count(most=MOST_PRIVUNIT_DIMENSION, dimension=self.dimension)
         if self.grid is not None and self.clip is None:
             raise InvalidValue("clip", None, "is missing; a grid requires a clip")
 
@@ -83,17 +96,30 @@ class RandomizerConfig:
     def noise_with_name(self, noise: LocalRandomizer) -> LocalRandomizer:
         """Return the noise with the randomizer's name, so that the accountant knows its dummies.
 
-        For PrivUnit, the noise is returned unchanged, because the dimension of a report is unknown.
+        The name depends only on this configuration. A PrivUnit without a ``dimension`` has no name.
         """
         if self.kind is RandomizerKind.RANDOMIZED_RESPONSE and self.categories is not None:
             return RandomizedResponseReports(noise.local_epsilon, categories=self.categories)
         if self.kind is RandomizerKind.LAPLACE:
             return LaplaceReports(noise.local_epsilon)
-        return noise
+        if self.kind is RandomizerKind.PRIVUNIT and self.dimension is not None:
+            return PrivUnitReports(noise.local_epsilon, dimension=self.dimension)
+        return LocalRandomizer(noise.local_epsilon, noise.local_delta)
+
+    def check_dimension(self, parameters: int) -> None:
+        """Raise InvalidValue if ``dimension`` is not the model's number of parameters."""
+        if self.dimension not in (None, parameters):
+            raise InvalidValue(
+                "dimension",
+                self.dimension,
+                f"must be {parameters}, the number of parameters of the model; set it to"
+                f" {parameters}, or leave it out for an epsilon that is valid in every dimension",
+            )
 
     def mechanism(self, noise: Noise, *, dimension: int) -> Randomizer:
         """Return the mechanism for reports of this dimension with this noise."""
         validate.count(dimension=dimension)
+        self.check_dimension(dimension)
         if isinstance(noise, LocalRandomizer) and self.categories is not None:
             return RandomizedResponse(self.categories, float(noise.local_epsilon))
         if self.clip is None:
@@ -152,7 +178,7 @@ _REQUIRED_KEYS: Mapping[RandomizerKind, frozenset[str]] = {
 _OPTIONAL_KEYS: Mapping[RandomizerKind, frozenset[str]] = {
     RandomizerKind.GAUSSIAN: frozenset({"grid"}),
     RandomizerKind.LAPLACE: frozenset({"clip", "grid"}),
-    RandomizerKind.PRIVUNIT: frozenset({"clip"}),
+    RandomizerKind.PRIVUNIT: frozenset({"clip", "dimension"}),
     RandomizerKind.RANDOMIZED_RESPONSE: frozenset(),
 }
 

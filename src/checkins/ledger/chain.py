@@ -156,6 +156,11 @@ class Ledger:
             )
         if run.campaign.randomizer.kind is RandomizerKind.PRIVUNIT and not run.simulated:
             raise InvalidLedger("privunit has no exact device sampler: it can only be simulated")
+        if run.campaign.randomizer.dimension not in (None, run.dimension):
+            raise InvalidLedger(
+                f"the campaign has dimension = {run.campaign.randomizer.dimension:,}, but the model"
+                f" has {run.dimension:,} parameters"
+            )
         if self.closed:
             _check_composable(self.closed[0], run)
             self._check_filter(run)

@@ -20,6 +20,7 @@ from checkins.accounting import (
     LocalRandomizer,
     NoiseAt,
     Population,
+    PrivUnitReports,
     Protocol,
 )
 from checkins.accounting.precision import (
@@ -42,7 +43,8 @@ class DesignCandidate:
 
     The *level* is the noise multiplier of Gaussian noise, or the local epsilon of a pure
     randomizer. If ``capacity`` is None, a slot uses every check-in. ``population`` is None unless
-    the certificate depends on it.
+    the certificate depends on it. ``dimension`` is the number of parameters of the model if reports
+    are randomized by PrivUnit, and None otherwise.
     """
 
     protocol: Protocol
@@ -55,6 +57,7 @@ class DesignCandidate:
     randomizer: RandomizerKind
     noise_at: NoiseAt
     population: Population | None = None
+    dimension: int | None = None
 
     @property
     def is_gaussian(self) -> bool:
@@ -92,7 +95,8 @@ class DesignCandidate:
             protocol = self.protocol if is_averaged else Protocol.FIXED
             return replace(self, protocol=protocol, slots=slots, window=None, minibatch=1)
         if is_averaged:
-            return replace(self, randomizer=RandomizerKind.LAPLACE, slots=1, minibatch=1)
+            laplace = replace(self, randomizer=RandomizerKind.LAPLACE, dimension=None)
+            return replace(laplace, slots=1, minibatch=1)
         return replace(
             self,
             protocol=Protocol.FIXED,
@@ -119,6 +123,8 @@ class DesignCandidate:
             return GaussianNoise(level, self.noise_at)
         if self.randomizer is RandomizerKind.LAPLACE:
             return LaplaceReports(level)
+        if self.dimension is not None:
+            return PrivUnitReports(level, dimension=self.dimension)
         return LocalRandomizer(level)
 
     def _reference_design(self) -> Design:

@@ -317,7 +317,7 @@ def campaign_file_text(design: CalibratedDesign, campaign: Campaign) -> str:
 def _randomizer_config(design: CalibratedDesign) -> RandomizerConfig:
     candidate, clip = design.candidate, design.question.learning.clip
     if candidate.randomizer is RandomizerKind.PRIVUNIT:
-        return RandomizerConfig(candidate.randomizer, clip=clip)
+        return RandomizerConfig(candidate.randomizer, clip=clip, dimension=candidate.dimension)
     if not candidate.is_gaussian:
         clip = _rounded(clip * math.sqrt(design.question.dimension))
     noise, grid = candidate.design(design.level).randomizer, FINEST_GRID

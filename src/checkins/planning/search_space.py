@@ -100,8 +100,9 @@ def _all_candidates(question: Question) -> Iterator[DesignCandidate]:
                     _participations(question, few_values=few_values),
                 ):
                     parameters = protocol, slots, participation, None, None, minibatch, repeats
+                    candidate = DesignCandidate(*parameters, randomizer, noise_at)
                     yield from _with_windows_and_capacities(
-                        question, DesignCandidate(*parameters, randomizer, noise_at)
+                        question, _with_dimension(candidate, question)
                     )
 
 
@@ -136,7 +137,14 @@ def _averaged_candidates(
             candidate = DesignCandidate(
                 Protocol.AVERAGED, slots, 1.0, None, None, 1, repeats, randomizer, NoiseAt.CLIENT
             )
-            yield _with_contributors(candidate, question)
+            yield _with_contributors(_with_dimension(candidate, question), question)
+
+
+def _with_dimension(candidate: DesignCandidate, question: Question) -> DesignCandidate:
+    """Return the candidate with the dimension of a report, if it is randomized by PrivUnit."""
+    if candidate.randomizer is not RandomizerKind.PRIVUNIT:
+        return candidate
+    return replace(candidate, dimension=question.dimension)
 
 
 def _with_contributors(candidate: DesignCandidate, question: Question) -> DesignCandidate:

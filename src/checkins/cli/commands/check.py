@@ -55,6 +55,7 @@ def check(given: GivenOptions) -> None:
         campaign_file = read_campaign(given.values["file"])
         earlier = None if path is None else _verify_ledger(path, campaign_file)
         try:
+            _check_dimension(campaign_file.campaign)
             checked = CheckedCampaign.of(campaign_file, earlier)
             hint = "" if checked.within_budget else checked.hint()
         except InvalidValue as error:
@@ -69,6 +70,23 @@ def check(given: GivenOptions) -> None:
         raise print_failure(f"{checked.excess_message()}{hint}")
 
 
+def _check_dimension(campaign: Campaign) -> None:
+    """Raise InvalidValue if a model of this package has another dimension than the file states.
+
+    The user's own models are not imported. A simulation compares their dimension.
+    """
+    task = campaign.task
+    if campaign.randomizer.dimension is None or task is None or ":" in task.model:
+        return
+    from checkins.tasks.loaded_task import model_of
+
+    try:
+        parameters = model_of(task).dimension
+    except InvalidValue:  # the number of classes is known only from the data
+        return
+    campaign.randomizer.check_dimension(parameters)
+
+
 def _verify_ledger(path: Path, file: CampaignFile) -> Verification:
     """Verify the ledger. Raise if the campaign cannot be appended to it."""
     from checkins.ledger import InvalidLedger, lines, verify
@@ -80,7 +98,11 @@ def _verify_ledger(path: Path, file: CampaignFile) -> Verification:
     ledger = verified.ledger
     try:
         ledger.append(
-            ledger.opening(file.campaign, model=[0.0], simulated=ledger.runs[0].simulated)
+            ledger.opening(
+                file.campaign,
+                model=[0.0] * (file.campaign.randomizer.dimension or 1),
+                simulated=ledger.runs[0].simulated,
+            )
         )
     except InvalidLedger as error:
         raise UsageError(f"{printable(file.path)} does not match {path}: {error}") from error

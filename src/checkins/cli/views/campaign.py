@@ -98,6 +98,8 @@ def _report_text(campaign: Campaign) -> str:
         mechanism = f"by randomized response with {randomizer.categories:,} categories"
         return f"made {campaign.local_epsilon:g}-DP {mechanism}"
     mechanism = "Laplace noise" if randomizer.kind is RandomizerKind.LAPLACE else "PrivUnit"
+    if randomizer.dimension is not None:
+        mechanism += f" in dimension {randomizer.dimension:,}"
     return f"{_clip_text(campaign)}, made {campaign.local_epsilon:g}-DP by {mechanism}"
 
 
