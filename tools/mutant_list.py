@@ -38,6 +38,12 @@ ALLOCATION, INTEROP = (
 
 MUTANTS = (
     Mutant(
+        "attack-beyond-population",
+        "an audit fills slots with more clients than the certificate assumes",
+        (Change("audit/canaries.py", "named_canaries[:1] if uses_population else ", ""),),
+        ("tests/audit/test_audit.py::test_the_exact_epsilon_of_an_attack_is_below_the_certified",),
+    ),
+    Mutant(
         "unchecked-dimension",
         "a model of another dimension than the certificate of PrivUnit is trained",
         (
@@ -47,7 +53,7 @@ MUTANTS = (
                 "",
             ),
         ),
-        ("tests/campaign/test_model.py",),
+        ("tests/campaign/test_model.py::test_the_dimension_of_a_campaign_is_that_of_the_model",),
     ),
     Mutant(
         "name-without-dimension",
@@ -59,7 +65,7 @@ MUTANTS = (
                 "        return noise\n",
             ),
         ),
-        ("tests/campaign/test_model.py",),
+        ("tests/campaign/test_model.py::test_privunit_has_a_name_only_with_its_dimension",),
     ),
     Mutant(
         "redraw-after-crash",

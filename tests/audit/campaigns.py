@@ -29,13 +29,13 @@ def pure(
     kind: RandomizerKind = RandomizerKind.PRIVUNIT,
     window: int | None = None,
     contributors: int | None = None,
+    population: Population | None = None,
     repeats: int = 1,
 ) -> Campaign:
     """Randomized response, Laplace noise, or PrivUnit, certified by name if it has a dimension."""
     kind = kind if categories is None else RandomizerKind.RANDOMIZED_RESPONSE
     choice = RandomizerConfig(kind, categories=categories, dimension=dimension)
     protocol = Protocol.FIXED if window is None else Protocol.SLIDING
-    population = None
     if contributors is not None:
         protocol, capacity = Protocol.AVERAGED, None
         population = Population(contributors, contributors)

@@ -91,6 +91,10 @@ CORRECT = {
     ),
     "privunit": pure(3.0, dimension=5, capacity=2),
     "privunit, other data": pure(2.0, dimension=4, slots=4, adjacency=REPLACE_ONE),
+    "privunit, declared": pure(
+        3.0, dimension=5, slots=20, capacity=30, population=Population(10, 60)
+    ),
+    "own, declared": pure(2.0, categories=2, slots=10, capacity=30, population=Population(10, 60)),
     "sliding": pure(2.0, slots=8, window=5),
     "other data": pure(2.0, slots=4, adjacency=REPLACE_ONE),
     "averaged": pure(2.0, contributors=6, adjacency=REPLACE_ONE),

@@ -240,7 +240,9 @@ def worst_case_canaries(
     replace_one = campaign.budget.adjacency is Adjacency.REPLACE_ONE
     if campaign.design.named_randomizer is not None:
         named = campaign.design.named_randomizer
-        return tuple(_named_randomizer_canaries(named, run, replace_one))
+        named_canaries = tuple(_named_randomizer_canaries(named, run, replace_one))
+        # The declared clients are too few to fill every slot.
+        return named_canaries[:1] if uses_population else named_canaries
     local_epsilon = campaign.design.randomizer.local_epsilon
     canaries: list[Canary] = [
         ResponseCanary(f"{name} response", explained, response, run)
