@@ -22,6 +22,7 @@ from checkins.campaign.partial_runs import PartialRun
 from checkins.campaign.spending import NO_GRID_CAVEAT, PRIVUNIT_CAVEAT, Spending, certify_runs
 from checkins.campaign.templates import Template, template_text
 from checkins.errors import InvalidValue
+from tests.support.campaigns import AT_LEAST_THREE, campaign_text
 
 PATIENTS = parse_campaign(template_text(Template.PATIENTS)).campaign
 
@@ -116,6 +117,14 @@ def test_nothing_is_spent_before_the_first_slot() -> None:
 def test_a_sliding_window_has_been_paid_for_once_it_is_over() -> None:
     spending = Spending(CAMPAIGNS["sliding"])
     assert spending.after(14).epsilon < spending.after(15).epsilon == spending.after(40).epsilon
+
+
+@pytest.mark.parametrize(("contributors", "is_free"), [(0, True), (2, True), (3, False)])
+def test_too_few_contributors_for_any_slot_spend_nothing(contributors: int, is_free: bool) -> None:
+    campaign = parse_campaign(campaign_text(**AT_LEAST_THREE)).campaign
+    run = PartialRun(campaign, campaign.design.slots, contributors=contributors)
+    assert (run.design is None) is is_free
+    assert (certify_runs([run]).epsilon == 0.0) is is_free
 
 
 def test_averaged_updates_cost_the_same_after_any_slot_and_less_with_more_contributors() -> None:

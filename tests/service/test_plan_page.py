@@ -43,15 +43,7 @@ def answered(page: Page) -> None:
 
 def curve(page: Page, name: str) -> str:
     """The first line of a figure, once it stands still."""
-    page.wait_for_function(
-        """async (name) => {
-          const line = () => document.querySelector(`#${name} path.line`)?.getAttribute("d");
-          const first = line();
-          await new Promise((done) => setTimeout(done, 60));
-          return first && first === line();
-        }""",
-        arg=name,
-    )
+    page.wait_for_selector(f"#{name}:not(.moving) path.line")
     found = page.locator(f"#{name} path.line").first.get_attribute("d")
     assert found is not None
     return found

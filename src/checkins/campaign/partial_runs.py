@@ -64,12 +64,17 @@ class PartialRun:
 
     @property
     def design(self) -> Design | None:
-        """The design of the slots that are over. None if nothing was released."""
-        if self.slots <= self.campaign.warm_up or self.contributors == 0:
+        """The design of the slots that are over. None if nothing was released.
+
+        Nothing was released if fewer than ``least_reports`` clients contributed to all slots.
+        """
+        if self.slots <= self.campaign.warm_up:
             return None
         design = self.campaign.design.after(self.slots)
         if self.contributors is None:
             return design
+        if self.contributors < (design.least_reports or 1):
+            return None
         return replace(design, population=Population(self.contributors, self.contributors))
 
     @property

@@ -57,12 +57,13 @@ const scale = ([low, high], startPixel, endPixel) => {
 const path = (points) => points.map(([x, y], i) => `${i === 0 ? "M" : "L"}${x.toFixed(1)} ${y.toFixed(1)}`).join("");
 
 // Animates shapes from their previous to their new points. A shape whose number of points has changed is
-// drawn at once.
+// drawn at once. Meanwhile the container has the class "moving".
 const previousShapes = new WeakMap();
 const reducedMotion = matchMedia("(prefers-reduced-motion: reduce)");
 const animate = (container, shapes) => {
   const old = previousShapes.get(container) ?? [];
-  previousShapes.set(container, shapes.map(({ points }) => points));
+  const latest = shapes.map(({ points }) => points);
+  previousShapes.set(container, latest);
   const set = (share) => {
     shapes.forEach(({ points, moveTo }, i) => {
       const same = old[i]?.length === points.length && share < 1;
@@ -71,6 +72,7 @@ const animate = (container, shapes) => {
       ]) : points);
     });
   };
+  container.classList.remove("moving");
   if (old.length === 0 || reducedMotion.matches) {
     set(1);
     return;
@@ -79,8 +81,13 @@ const animate = (container, shapes) => {
   const step = (now) => {
     const share = Math.min(1, Math.max(0, (now - start) / ANIMATION_MS));
     set(share * (2 - share));
-    if (share < 1 && shapes[0]?.node.isConnected) requestAnimationFrame(step);
+    if (share === 1) {
+      if (previousShapes.get(container) === latest) container.classList.remove("moving");
+    } else if (shapes[0]?.node.isConnected) {
+      requestAnimationFrame(step);
+    }
   };
+  container.classList.add("moving");
   set(0);
   requestAnimationFrame(step);
 };
