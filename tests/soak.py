@@ -28,6 +28,9 @@ LEFT_TO_SOAK = {
     "tests/audit/test_leak_mutants.py": (
         "is_contradicted[closed-slot-remembers]",
         "is_contradicted[clip-left-out]",
+        "is_contradicted[dummies-of-one-category]",
+        "is_not_contradicted[categories]",
+        "is_not_contradicted[category-choice]",
     ),
     "tests/service/test_histories.py": (
         "of_the_machines[averaged-postgresql]",

@@ -28,14 +28,15 @@ class LeakMutant:
 
 FROM_MUTANTS: dict[str, tuple[str, ...]] = {
     "redraw-after-crash": ("coin",),
-    "biased-choice": ("choice",),
-    "dummy-left-out": ("dummies",),
+    "too-few-reports": ("least-reports",),
+    "biased-choice": ("choice", "laplace-choice", "category-choice"),
+    "dummy-left-out": ("dummies", "laplace-dummies", "categories"),
     "late-report-moves": ("late",),
-    "noise-redrawn-on-retry": ("device",),
+    "noise-redrawn-on-retry": ("device", "response"),
     "count-leaked": ("dummies",),
     "coin-skipped": ("coin",),
     "fixed-window-off-by-one": ("slots",),
-    "told-before-committed": ("choice",),
+    "told-before-committed": ("choice", "category-choice"),
     "double-contribution": ("restored",),
     "shown-before-committed": ("restarts",),
     "closed-slot-remembers": ("links",),
@@ -43,7 +44,7 @@ FROM_MUTANTS: dict[str, tuple[str, ...]] = {
     "device-remembers": ("remains",),
     "earlier-campaigns-forgotten": ("population",),
     "clip-after-noise": ("device",),
-    "dummy-without-noise": ("dummies",),
+    "dummy-without-noise": ("dummies", "laplace-dummies"),
     "half-the-noise": ("sums", "device"),
     "float-noise": ("device",),
 }
@@ -68,6 +69,9 @@ _NO_LEAK_BY_REASON: dict[str, tuple[str, ...]] = {
     ),
     "it removes the second of two guards; the server still stops at the end of the budget": (
         "ledger-overspends",
+    ),
+    "it removes the second of two guards; the server still skips slots with too few reports": (
+        "ledger-of-too-few-reports",
     ),
     "updates exceed the clip by at most a millionth, and so does epsilon": ("clip-skipped",),
     "it affects availability only: releases are late or missing, and contain nothing more": (
@@ -118,6 +122,13 @@ _NO_LEAK_BY_REASON: dict[str, tuple[str, ...]] = {
         "lattice-capped-mean-lost",
         "lattice-low-mass-lowered",
         "local-delta-free",
+        "full-slots-for-free",
+        "one-window-for-two-wake-times",
+        "kept-step-for-one-epoch",
+        "parts-rounded-up",
+        "lower-end-of-any-steps",
+        "convolution-noise-magnified",
+        "optimistic-estimate-read",
         "curious-clients-count-as-dummies",
     ),
     "it leaks only if an old copy of the store is restored, which no audit does": (
@@ -205,6 +216,48 @@ _MORE_LEAKS = (
             ),
         ),
         ("laplace",),
+    ),
+    LeakMutant(
+        "true-category-kept",
+        "a device keeps its true category as often as with twice the certified local epsilon",
+        (
+            Change(
+                "randomizers/integer_noise.py",
+                "exp_minus_rounded_up(Fraction(local_epsilon))",
+                "exp_minus_rounded_up(2 * Fraction(local_epsilon))",
+            ),
+        ),
+        ("response",),
+    ),
+    LeakMutant(
+        "dummies-of-one-category",
+        "every dummy of randomized response is the first category, not a uniform one",
+        (
+            Change(
+                "randomizers/device.py",
+                "self._one_hot(uniform_below(self._noise.categories, _RANDOMNESS))",
+                "self._one_hot(0)",
+            ),
+        ),
+        ("categories",),
+    ),
+    LeakMutant(
+        "capacity-ignored",
+        "a slot uses all of its check-ins, even if they exceed its capacity",
+        (
+            Change(
+                "protocol/slot.py",
+                "check_ins if self.rules.capacity is None else min(check_ins, self.rules.capacity)",
+                "check_ins",
+            ),
+            Change(
+                "protocol/slot.py",
+                "(self.rules.capacity or 0) - self.report_count - self.partial_sum.dummy_count",
+                "max((self.rules.capacity or 0) - self.report_count"
+                " - self.partial_sum.dummy_count, 0)",
+            ),
+        ),
+        ("category-choice",),
     ),
     LeakMutant(
         "float32-noise",

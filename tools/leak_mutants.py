@@ -59,7 +59,7 @@ class Row:
         verdict = "contradicted" if self.contradicted else "consistent"
         mark = "" if self.as_expected else "   <-- WRONG"
         return (
-            f"{verdict:12} {self.leak:28} {self.leak_test:10} measured {self.measured:6.3f}"
+            f"{verdict:12} {self.leak:28} {self.leak_test:15} measured {self.measured:6.3f}"
             f" of {self.claimed:.3f} at delta {self.delta:g} by {self.statistic}{mark}"
         )
 

@@ -15,7 +15,14 @@ from tools import leak_mutants
 from tools.leak_mutant_list import FROM_MUTANTS, LEAKS, LIVE, NO_LEAK, LeakMutant
 from tools.mutant_list import MUTANTS
 
-QUICK = ("dummy-without-noise", "noise-redrawn-on-retry", "closed-slot-remembers", "clip-left-out")
+QUICK = (
+    "dummy-without-noise",
+    "noise-redrawn-on-retry",
+    "closed-slot-remembers",
+    "clip-left-out",
+    "capacity-ignored",
+    "dummies-of-one-category",
+)
 SURE = 1 - 1e-10
 ASKED = {
     "leaked-slot",
@@ -26,6 +33,10 @@ ASKED = {
     "clip-left-out",
     "half-the-noise",
     "float32-noise",
+    "true-category-kept",
+    "dummies-of-one-category",
+    "capacity-ignored",
+    "too-few-reports",
 }
 
 

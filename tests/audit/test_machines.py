@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,15 +12,22 @@ import numpy as np
 import pytest
 
 from checkins.accounting import Adjacency
-from checkins.audit.adversary import LIKELIHOOD_RATIO, log_likelihood_ratio, scenarios_for
+from checkins.audit.adversary import (
+    LIKELIHOOD_RATIO,
+    Scenario,
+    log_likelihood_ratio,
+    scenarios_for,
+)
 from checkins.audit.bounds import SELECTION_SHARE
+from checkins.audit.device_audit import local_epsilon, prepare_device_audit
 from checkins.audit.leak_tests import (
+    FULL_SLOTS_OF_TWO,
     LEAK_TESTS,
+    averaged_gaussian,
     averaged_updates,
     client_noise,
     laplace_noise,
-    local_epsilon,
-    prepare_device_audit,
+    randomized_response,
     server_noise,
     sliding_windows,
 )
@@ -44,7 +52,7 @@ from checkins.errors import InvalidValue, NotCovered
 from checkins.protocol.participant import Outcome, participant_of
 from checkins.protocol.report import Report
 from checkins.protocol.rules import sampler_of
-from checkins.randomizers import Gaussian, Laplace
+from checkins.randomizers import Gaussian, Laplace, RandomizedResponse
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 FAULTS = {
@@ -173,7 +181,7 @@ def test_the_examples_can_be_audited(example: str) -> None:
     [
         sliding_windows(window=3, noise=1.0, delta=0.01),
         averaged_updates(slots=2, contributors=4, local_epsilon=2.0, delta=0.01),
-        laplace_noise(slots=3, local_epsilon=1.0, delta=0.01),
+        laplace_noise(slots=3, local_epsilon=1.0, delta=0.01, capacity=2),
         server_noise(slots=3, noise=1.0, delta=0.01, participation=0.5),
     ],
     ids=["sliding", "averaged", "laplace", "participation"],
@@ -192,6 +200,47 @@ def test_the_likelihood_ratio_has_mean_one_without_the_canary() -> None:
     audit = prepare_audit(server_noise(slots=3, noise=2.0, delta=1e-3), faults=NO_FAULTS)
     ratios = np.exp([audit.scores(present=False)[LIKELIHOOD_RATIO] for _ in range(2000)])
     assert abs(ratios.mean() - 1.0) < 8.0 * ratios.std() / np.sqrt(ratios.size)
+
+
+CATEGORIES = randomized_response(categories=3, slots=2, local_epsilon=1.5, delta=1e-3, capacity=2)
+SCENARIOS = [Scenario("alone among dummies"), FULL_SLOTS_OF_TWO]
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.name)
+@pytest.mark.parametrize("present", [True, False])
+def test_a_sum_of_categories_has_as_many_reports_as_the_capacity(
+    scenario: Scenario, present: bool
+) -> None:
+    audit = prepare_audit(CATEGORIES, scenario=scenario)
+    for _ in range(20):
+        assert audit.scores(present=present)["number of reports"] == 2 * 2
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.name)
+def test_the_likelihood_ratio_of_categories_has_mean_one_without_the_canary(
+    scenario: Scenario,
+) -> None:
+    """Computed exactly, over the categories of both reports of both slots."""
+    adversary = prepare_audit(CATEGORIES, scenario=scenario)._adversary
+    response = adversary.randomizer
+    assert isinstance(response, RandomizedResponse)
+    lie = response.lie_probability / 2
+    others = [response.truth_probability, lie, lie] if scenario.others_per_slot else [1 / 3] * 3
+    mean, one_hot = 0.0, np.eye(3)
+    for a, b, c, d in itertools.product(range(3), repeat=4):
+        sums = {1: [one_hot[a] + one_hot[b]], 2: [one_hot[c] + one_hot[d]]}
+        ratio = np.exp(adversary._log_ratio_of_categories(response, 1.0, sums))
+        mean += others[a] * others[b] * others[c] * others[d] * ratio
+    assert mean == pytest.approx(1.0, rel=1e-12)
+    assert adversary._log_ratio_of_categories(response, 1.0, {1: [2 * one_hot[2]]}) > -1.0
+
+
+def test_a_slot_that_a_leaky_server_releases_is_used_by_the_adversary() -> None:
+    """A server that skips too small slots leaves the model as it was, so their sum is zero."""
+    campaign = averaged_gaussian(slots=2, least_reports=3, noise=1.0, delta=0.05)
+    adversary = prepare_audit(campaign)._adversary
+    assert adversary._log_ratio_of_averages({1: [0.0]}, 1.0, {1: 1}) == 0.0
+    assert adversary._log_ratio_of_averages({1: [1.5]}, 1.0, {1: 1}) == pytest.approx(1.0)
 
 
 def test_an_attack_is_chosen_on_the_first_runs_alone() -> None:
@@ -222,6 +271,7 @@ def test_the_local_epsilon_is_that_of_the_noise() -> None:
     assert sampler.randomizer.delta(epsilon=epsilon - 1e-6) > 0.05
     pure = sampler_of(laplace_noise(slots=1, local_epsilon=1.5, delta=0.1), dimension=1)
     assert local_epsilon(pure, delta=0.05) == 1.5
+    assert prepare_device_audit(CATEGORIES).claim.epsilon == 1.5
 
 
 def test_a_device_without_noise_has_no_local_guarantee() -> None:

@@ -17,14 +17,14 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from checkins.accounting import Adjacency
+from checkins.accounting import Adjacency, Protocol
 from checkins.audit.machine_run import CANARY, Observations
 from checkins.audit.releases import GaussianSum, LaplaceSum, Noise
 from checkins.campaign import Campaign
 from checkins.protocol.model_update import ModelUpdate
 from checkins.protocol.participant import Participant
 from checkins.protocol.rules import FixedWindow, SlidingWindow
-from checkins.randomizers import DeviceSampler, Gaussian, Randomizer
+from checkins.randomizers import DeviceSampler, Gaussian, RandomizedResponse, Randomizer
 
 Update = NDArray[np.float64]
 
@@ -73,10 +73,24 @@ def scenarios_for(campaign: Campaign) -> tuple[Scenario, ...]:
 
 
 def last_axis_update(length: float, sampler: DeviceSampler) -> Update:
-    """Return an update of ``length`` times the clip norm along the last coordinate."""
+    """Return an update of ``length`` times the clip norm along the last coordinate.
+
+    With randomized response, it is the last category if ``length`` is positive, else the first.
+    """
     update = np.zeros(sampler.dimension)
-    update[-1] = length * sampler.randomizer.clip  # type: ignore[union-attr]
+    randomizer = sampler.randomizer
+    update[-1] = length if isinstance(randomizer, RandomizedResponse) else length * randomizer.clip
     return update
+
+
+def model_update_of(campaign: Campaign) -> ModelUpdate:
+    """Return the update that a campaign declares, or the plain sum for randomized response.
+
+    A campaign with randomized response has no model. In an audit, its server releases the number of
+    reports of each category instead, as the sum of all slots so far.
+    """
+    has_categories = campaign.randomizer.categories is not None
+    return ModelUpdate(rate=1.0) if has_categories else ModelUpdate.of(campaign)
 
 
 def wake_slot_of(campaign: Campaign) -> int:
@@ -142,7 +156,7 @@ class Adversary:
 
     @cached_property
     def _model_update(self) -> ModelUpdate:
-        return ModelUpdate.of(self.campaign)
+        return model_update_of(self.campaign)
 
     def release_scores(self, observed: Observations) -> AttackScores:
         """Return scores computed from all released models."""
@@ -154,7 +168,7 @@ class Adversary:
         all_entries = [entry for entries in last_entries.values() for entry in entries] or [0.0]
         first, last = (min(last_entries), max(last_entries)) if last_entries else (0, 0)
         zero_sums = sum(not np.any(vector) for vectors in sums.values() for vector in vectors)
-        return {
+        scores = {
             LIKELIHOOD_RATIO: self._canary_log_ratio(last_entries, observed),
             "largest sum": max(all_entries),
             "smallest sum": min(all_entries),
@@ -164,6 +178,11 @@ class Adversary:
             "last slot": math.fsum(last_entries.get(last, [])),
             "sums that are not zero": float(len(all_entries) - zero_sums),
         }
+        if isinstance(self.randomizer, RandomizedResponse):  # each report adds 1 to a sum
+            scores["number of reports"] = math.fsum(
+                vector.sum() for vectors in sums.values() for vector in vectors
+            )
+        return scores
 
     def ledger_scores(self, observed: Observations) -> AttackScores:
         """Return the sum of the report counts in the ledger, or −1 if the ledger has no counts."""
@@ -223,7 +242,9 @@ class Adversary:
         Theorem:     docs/theory/one-likelihood-ratio.md.
         """
         scenario, participation = self.scenario, self.campaign.design.participation
-        if scenario.random_others:
+        if isinstance(self.randomizer, RandomizedResponse):
+            return self._log_ratio_of_categories(self.randomizer, update, self._sums(observed))
+        if self.campaign.design.protocol is Protocol.AVERAGED:
             return self._log_ratio_of_averages(last_entries, update, dict(observed.closings))
         others = scenario.others_per_slot
         shift = update + (1.0 if others else 0.0)  # the canary displaces an update of −1
@@ -238,25 +259,53 @@ class Adversary:
                 terms.append(math.log(slot_probability * (1.0 - choice_probability)))
         return float(np.logaddexp.reduce(terms))
 
+    def _log_ratio_of_categories(
+        self,
+        randomizer: RandomizedResponse,
+        update: float,
+        sums: dict[int, list[NDArray[np.float64]]],
+    ) -> float:
+        """Return the ratio of ``_log_ratio_to_missing`` for randomized response.
+
+        The canary's report may be any report of its slot, so the ratio of a slot is the average,
+        over its reports, of the ratio of one report. All other reports of the slot are dummies, or
+        those of clients in the first category. Each slot has ``reports`` reports.
+        """
+        participation, others = self.campaign.design.participation, self.scenario.others_per_slot
+        dummy = np.full(randomizer.categories, 1.0 / randomizer.categories)
+        other_report = _category_probabilities(randomizer, -1.0) if others else dummy
+        ratios = _category_probabilities(randomizer, update) / other_report
+        choice_probability = self.reports / (others + 1.0) if others else 1.0
+        total = 1.0 - participation
+        for slot in self.slots:
+            ratio = math.fsum(vector @ ratios for vector in sums.get(slot, ())) / self.reports
+            slot_ratio = 1.0 - choice_probability + choice_probability * ratio
+            total += participation / len(self.slots) * slot_ratio
+        return math.log(max(total, 1e-300))  # leaky code may release slots without any report
+
     def _log_ratio_of_averages(
         self, last_entries: EntriesOfSlots, update: float, counts: dict[int, int | None]
     ) -> float:
         """Return the ratio of ``_log_ratio_to_missing`` for averaged updates.
 
-        Each slot is weighted by its number of reports. A skipped slot releases nothing.
+        Each slot is weighted by its number of reports. A skipped slot releases nothing, so its sum
+        is zero. A leaky server may release such a slot, and then its sum is used.
         """
-        least_reports = self.campaign.design.least_reports or 1
         terms = [
             math.log(count)
-            + (
-                log_likelihood_ratio(self.randomizer, count, sums, update)
-                if count >= least_reports
-                else 0.0
-            )
+            + (log_likelihood_ratio(self.randomizer, count, sums, update) if any(sums) else 0.0)
             for slot, sums in last_entries.items()
             if (count := counts.get(slot) or 0) > 0
         ]
         return float(np.logaddexp.reduce(terms)) if terms else 0.0
+
+
+def _category_probabilities(randomizer: RandomizedResponse, length: float) -> NDArray[np.float64]:
+    """Return the probability of each category in a report of this ``last_axis_update``."""
+    lie = randomizer.lie_probability / (randomizer.categories - 1)
+    probabilities = np.full(randomizer.categories, lie)
+    probabilities[-1 if length > 0.0 else 0] = randomizer.truth_probability
+    return probabilities
 
 
 def _clipped(length: float) -> float:

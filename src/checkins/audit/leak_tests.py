@@ -6,15 +6,7 @@ so that correct code has a moderate certified epsilon, and leaky code a far larg
 Correct code passes all leak tests. ``tools/leak_mutants.py`` plants leaks in a copy of the code and
 checks that a leak test finds each leak.
 
-Some leak tests audit one device: everything that the device sends, which the server and anyone who
-intercepts the traffic can see. The sent reports must satisfy the guarantee of the local randomizer:
-its local epsilon, or the privacy profile of Gaussian noise. New noise on a retry, too little noise,
-and noise with holes all violate this guarantee.
-
-Floating-point noise has holes [Mironov12]: numbers that are possible under one input and impossible
-under another. If noise was rounded to fewer binary digits than the grid has, its last digits are
-zeros. Then the report minus the true input ends in zeros too, so the adversary recognizes the true
-input.
+Some leak tests audit one device (``checkins.audit.device_audit``).
 """
 
 from __future__ import annotations
@@ -35,28 +27,19 @@ from checkins.accounting import (
     Population,
     Protocol,
 )
-from checkins.accounting.solve import first_true
-from checkins.audit.adversary import (
-    LIKELIHOOD_RATIO,
-    UNCLIPPED_NORM,
-    AttackScores,
-    Scenario,
-    Update,
-    last_axis_update,
-)
-from checkins.audit.bounds import MeasuredBound, Trials, lower_bounds
+from checkins.audit.adversary import UNCLIPPED_NORM, Scenario
+from checkins.audit.bounds import MeasuredBound, lower_bounds
+from checkins.audit.device_audit import DeviceAudit, prepare_device_audit
 from checkins.audit.machine_audit import (
     DIMENSION,
     UNLIMITED_EPSILON,
     AdversaryView,
     Claim,
     MachineAudit,
-    new_server,
     prepare_audit,
-    trials_of_best_attack,
     with_plain_sgd,
 )
-from checkins.audit.machine_run import CANARY, NO_FAULTS, ORDINARY_FAULTS, Faults, MachineRun
+from checkins.audit.machine_run import NO_FAULTS, ORDINARY_FAULTS, Faults
 from checkins.campaign import (
     Budget,
     Campaign,
@@ -65,13 +48,9 @@ from checkins.campaign import (
     RandomizerKind,
     certify_runs,
 )
-from checkins.errors import NotCovered
 from checkins.ledger import Closed, Ledger, Reason, SlotClosed, spending_of
-from checkins.protocol.participant import Participant
-from checkins.protocol.report import Report
-from checkins.protocol.rules import FixedWindow, sampler_of
-from checkins.protocol.server import Server, server_of
-from checkins.randomizers import DeviceSampler, Gaussian
+from checkins.protocol.rules import sampler_of
+from checkins.protocol.server import server_of
 
 CONFIDENCE = 0.9999
 """Default confidence of the measured bound."""
@@ -127,109 +106,6 @@ def run_leak_test(
     (bound,) = lower_bounds(trials, deltas=[claim.delta], confidence=confidence)
     result = (claim.epsilon, bound.epsilon, claim.delta, confidence, trials.statistic, bound)
     return LeakTestResult(name, *result, trials.fewest_runs, time.perf_counter() - started)
-
-
-# ---- one device ---------------------------------------------------------------------------------
-
-RESTARTS_AFTER_REPORT = Faults(repeated_messages=1, crashes_after_report=8)
-"""A device restarts several times after it has sent its report, and messages arrive twice."""
-_MAX_EPSILON = 200.0  # the local epsilon is searched below this
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class DeviceAudit:
-    """The audit of one device. Half of the runs use the first update, half the second update.
-
-    The campaign has one slot, and the device always takes part.
-    """
-
-    server: Server
-    sampler: DeviceSampler
-    updates: tuple[Update, Update]
-    faults: Faults
-    claim: Claim
-
-    def scores(self, *, present: bool) -> AttackScores:
-        """Return scores of everything that the device sent in one run.
-
-        The device has the first update if ``present``, else the second update.
-        """
-        update = self.updates[not present]
-
-        def make_report(token: str) -> Report:
-            return Report.from_device(self.sampler.privatize(update))
-
-        devices = {CANARY: Participant(1.0, FixedWindow((1,)))}
-        observed = MachineRun(self.server, self.sampler, devices, make_report, self.faults).run()
-        distinct = list(dict.fromkeys(observed.sent_reports))
-        entries = [int(report.values[-1]) for report in distinct]
-        first, second = (int(self.sampler.encode(vector).units[-1]) for vector in self.updates)
-        last = entries[-1]
-        zeros_first, zeros_second = (_trailing_zero_bits(last - unit) for unit in (first, second))
-        return {
-            LIKELIHOOD_RATIO: float(sum(entries)),  # a monotone function of the ratio
-            "last report": float(last),
-            "holes in the noise": float(zeros_first - zeros_second),
-            "round reports": float(_trailing_zero_bits(last)),
-            "reports sent": float(len(distinct)),
-        }
-
-    def trials(self, runs: int) -> Trials:
-        """Return the best attack's scores of ``runs`` runs with each of the two updates."""
-        return trials_of_best_attack(self, runs, canary="one device")
-
-
-def prepare_device_audit(
-    campaign: Campaign, *, faults: Faults = RESTARTS_AFTER_REPORT, odd_distance: bool = False
-) -> DeviceAudit:
-    """Prepare the audit of one device of a campaign whose devices add the noise.
-
-    The device's two updates have opposite directions and are longer than the clip norm. If
-    ``odd_distance`` is True, they are shorter than the clip norm and differ by an odd number of
-    grid steps. Then noise that was rounded to an even number of steps shows which update was sent.
-    """
-    if campaign.noise_at is NoiseAt.SERVER:
-        raise NotCovered("noise_at", "server", "a report without noise has no local guarantee")
-    noise, delta = campaign.design.randomizer, campaign.budget.delta
-    one_slot = replace(
-        campaign,
-        design=Design(Protocol.FIXED, slots=1, participation=1.0, capacity=1, randomizer=noise),
-        repeats=1,
-        budget=replace(campaign.budget, epsilon=UNLIMITED_EPSILON),
-        task=with_plain_sgd(campaign.task),
-    )
-    sampler = sampler_of(one_slot, dimension=1)
-    first, second = (last_axis_update(sign * UNCLIPPED_NORM, sampler) for sign in (1, -1))
-    if odd_distance:
-        step = sampler.grid.step
-        clip_units = int(sampler.grid.clip_units(float(last_axis_update(1.0, sampler)[0])))
-        odd_units = clip_units - 1 - clip_units % 2
-        first, second = (
-            np.array([(odd_units + 0.5) * step]),
-            np.array([-(odd_units - 0.5) * step]),
-        )
-    claim = Claim(local_epsilon(sampler, delta=delta), delta)
-    return DeviceAudit(new_server(one_slot, 1), sampler, (first, second), faults, claim)
-
-
-def local_epsilon(sampler: DeviceSampler, *, delta: float) -> float:
-    """Return the epsilon of one report at ``delta``, for any two updates, rounded up.
-
-    Theorem:     [BW18, Thm 8] for Gaussian noise. Other randomizers state their epsilon.
-    """
-    randomizer = sampler.randomizer
-    if not isinstance(randomizer, Gaussian):
-        return float(randomizer.privacy_spec.local_epsilon)
-
-    def meets_delta(epsilon: float) -> bool:
-        return randomizer.delta(epsilon=epsilon) <= delta
-
-    return first_true(meets_delta, false=0.0, true=_MAX_EPSILON, precision=1e-9)
-
-
-def _trailing_zero_bits(number: int) -> int:
-    """Return the number of trailing zero bits. For 0 it is 32, because reports have 32 bits."""
-    return 32 if number == 0 else (number & -number).bit_length() - 1
 
 
 # ---- budgets -------------------------------------------------------------------------------------
@@ -295,9 +171,22 @@ def client_noise(
     return _campaign(randomizer, delta, grid=grid, slots=slots, capacity=capacity)
 
 
-def laplace_noise(*, slots: int, local_epsilon: float, delta: float) -> Campaign:
-    """Return a campaign where devices add Laplace noise and a slot uses one report."""
-    return _campaign(LocalRandomizer(local_epsilon), delta, slots=slots, capacity=1)
+def laplace_noise(*, slots: int, local_epsilon: float, delta: float, capacity: int = 1) -> Campaign:
+    """Return a campaign where devices add Laplace noise, and dummy reports fill the slots."""
+    return _campaign(LocalRandomizer(local_epsilon), delta, slots=slots, capacity=capacity)
+
+
+def randomized_response(
+    *, categories: int, slots: int, local_epsilon: float, delta: float, capacity: int = 1
+) -> Campaign:
+    """Return a campaign where devices report categories, and dummy reports fill the slots."""
+    return _campaign(
+        LocalRandomizer(local_epsilon),
+        delta,
+        categories=categories,
+        slots=slots,
+        capacity=capacity,
+    )
 
 
 def sliding_windows(*, window: int, noise: float, delta: float) -> Campaign:
@@ -315,17 +204,36 @@ def averaged_updates(
     return _campaign(randomizer, delta, Protocol.AVERAGED, slots=slots, population=population)
 
 
+def averaged_gaussian(*, slots: int, least_reports: int, noise: float, delta: float) -> Campaign:
+    """Return an averaged campaign that skips every slot with fewer than ``least_reports`` reports.
+
+    It may have a single client, whose slot is always skipped.
+    """
+    return _campaign(
+        GaussianNoise(noise, NoiseAt.CLIENT),
+        delta,
+        Protocol.AVERAGED,
+        slots=slots,
+        population=Population(1, least_reports),
+        least_reports=least_reports,
+    )
+
+
 def _campaign(
     randomizer: GaussianNoise | LocalRandomizer,
     delta: float,
     protocol: Protocol = Protocol.FIXED,
     *,
     grid: float = 1e-4,
+    categories: int | None = None,
     participation: float = 1.0,
     **design_fields: Any,
 ) -> Campaign:
-    gaussian = isinstance(randomizer, GaussianNoise)
-    kind = RandomizerKind.GAUSSIAN if gaussian else RandomizerKind.LAPLACE
+    is_gaussian = isinstance(randomizer, GaussianNoise)
+    kind = RandomizerKind.GAUSSIAN if is_gaussian else RandomizerKind.LAPLACE
+    config = RandomizerConfig(kind, clip=1.0, grid=grid)
+    if categories is not None:
+        config = RandomizerConfig(RandomizerKind.RANDOMIZED_RESPONSE, categories=categories)
     is_averaged = protocol is Protocol.AVERAGED  # which is defined for replace-one only
     adjacency = Adjacency.REPLACE_ONE if is_averaged else Adjacency.ADD_REMOVE
     return Campaign(
@@ -336,7 +244,7 @@ def _campaign(
             protocol, participation=participation, randomizer=randomizer, **design_fields
         ),
         repeats=1,
-        randomizer=RandomizerConfig(kind, clip=1.0, grid=grid),
+        randomizer=config,
         task=with_plain_sgd(None),
     )
 
@@ -344,6 +252,7 @@ def _campaign(
 # ---- the leak tests ------------------------------------------------------------------------------
 
 FULL_SLOTS = Scenario("in full slots", UNCLIPPED_NORM, None, others_per_slot=1)
+FULL_SLOTS_OF_TWO = replace(FULL_SLOTS, others_per_slot=2)
 OTHER_DATA = Scenario("with other data", UNCLIPPED_NORM, -UNCLIPPED_NORM)
 _SIX_SLOTS = server_noise(slots=6, noise=0.7, delta=0.1)
 _SMALL_DELTA = server_noise(slots=4, noise=1.0, delta=0.01)
@@ -353,6 +262,13 @@ _REPLACE_ONE = replace(
     _ADD_REMOVE, budget=replace(_ADD_REMOVE.budget, adjacency=Adjacency.REPLACE_ONE)
 )
 _CAPACITY_ONE = client_noise(slots=2, noise=1.0, capacity=1, delta=0.2)
+_LAPLACE_OF_TWO = laplace_noise(slots=4, local_epsilon=2.0, delta=1e-3, capacity=2)
+_FULL_LAPLACE = laplace_noise(slots=1, local_epsilon=8.0, delta=0.7, capacity=2)
+_CATEGORIES = randomized_response(categories=3, slots=4, local_epsilon=2.0, delta=1e-3, capacity=2)
+_FULL_CATEGORIES = randomized_response(
+    categories=8, slots=1, local_epsilon=4.0, delta=0.5, capacity=2
+)
+_RESPONSE = randomized_response(categories=3, slots=1, local_epsilon=1.0, delta=0.01)
 _FINE_GRID = client_noise(slots=1, noise=2.0, capacity=1, delta=0.05, grid=2e-8)
 
 
@@ -383,6 +299,16 @@ LEAK_TESTS: Mapping[str, LeakTest] = {
     "choice": _leak_test(
         2000, _CAPACITY_ONE, Faults(crashes_at_invitation=10), scenario=FULL_SLOTS
     ),
+    # The same two leaks where a slot uses two reports of a named randomizer.
+    "laplace-dummies": _leak_test(1500, _LAPLACE_OF_TWO),
+    "laplace-choice": _leak_test(
+        2000, _FULL_LAPLACE, Faults(crashes_at_invitation=10), scenario=FULL_SLOTS_OF_TWO
+    ),
+    # Dummies that differ from a uniform category, and a wrong number of reports.
+    "categories": _leak_test(1500, _CATEGORIES),
+    "category-choice": _leak_test(
+        2000, _FULL_CATEGORIES, Faults(crashes_at_invitation=10), scenario=FULL_SLOTS_OF_TWO
+    ),
     # A late report that is added to the sum of another slot.
     "late": _leak_test(2500, _SIX_SLOTS, Faults(late_report=True)),
     # A device that takes part again from a backup.
@@ -401,11 +327,17 @@ LEAK_TESTS: Mapping[str, LeakTest] = {
     "grid": _device_test(1500, _FINE_GRID, faults=NO_FAULTS, odd_distance=True),
     # All reports that one device with Laplace noise sends, including retries.
     "laplace": _device_test(1500, laplace_noise(slots=1, local_epsilon=1.0, delta=0.01)),
+    # All reports that one device with randomized response sends, including retries.
+    "response": _device_test(1500, _RESPONSE),
     # A slot of a sliding window that is predictable, or a window that is too short.
     "sliding": _leak_test(2500, sliding_windows(window=4, noise=0.7, delta=0.2)),
     # Reports with too little noise, or too large a weight, in an average.
     "averaged": _leak_test(
         2500, averaged_updates(slots=2, contributors=4, local_epsilon=2.0, delta=0.05)
+    ),
+    # A released average of fewer reports than declared, which has too little noise.
+    "least-reports": _leak_test(
+        1500, averaged_gaussian(slots=4, least_reports=4, noise=1.0, delta=0.05)
     ),
 }
 """The leak tests by name. Each comment says which leak the test looks for."""

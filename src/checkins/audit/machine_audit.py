@@ -36,8 +36,8 @@ from checkins.errors import InvalidValue, NotCovered
 from checkins.ledger import Ledger, spending_of
 from checkins.protocol.participant import Participant, participant_of
 from checkins.protocol.report import Report
-from checkins.protocol.rules import sampler_of
-from checkins.protocol.server import Server, server_of
+from checkins.protocol.rules import rules_of, sampler_of
+from checkins.protocol.server import Server
 from checkins.randomizers import DeviceSampler
 
 MAX_SLOTS, MAX_WINDOW, MAX_CAPACITY, MAX_CONTRIBUTORS = 5, 3, 2, 6
@@ -45,7 +45,7 @@ MAX_SLOTS, MAX_WINDOW, MAX_CAPACITY, MAX_CONTRIBUTORS = 5, 3, 2, 6
 DEFAULT_DELTA = 1e-3
 """Default delta, large enough that a few thousand runs can measure a bound."""
 DIMENSION = 2
-"""Dimension of the model of a small campaign."""
+"""Dimension of the model of a small campaign, except for randomized response."""
 UNLIMITED_EPSILON = 1e6
 """Epsilon of a budget that is never exhausted."""
 
@@ -263,15 +263,21 @@ def prepare_audit(
     """
     delta = campaign.budget.delta
     claim = Claim(certificate_at(campaign, delta).epsilon, delta)
-    server, sampler = new_server(campaign), sampler_of(campaign, dimension=DIMENSION)
+    dimension = campaign.randomizer.categories or DIMENSION
+    server, sampler = new_server(campaign, dimension), sampler_of(campaign, dimension=dimension)
     scenario = scenario or adversary.scenarios_for(campaign)[0]
     return MachineAudit(campaign, (server,), sampler, scenario, faults, view, claim)
 
 
 def new_server(campaign: Campaign, dimension: int = DIMENSION) -> Server:
-    """Return a server before its first slot, with an empty ledger and a model of zeros."""
+    """Return a server before its first slot, with an empty ledger and a model of zeros.
+
+    With randomized response, the model is the number of reports of each category.
+    """
     affordable = spending_of(Ledger(), campaign).affordable_slots_in_run()
-    return server_of(campaign, np.zeros(dimension), affordable=affordable)
+    update = adversary.model_update_of(campaign)
+    rules = rules_of(campaign, dimension=dimension, affordable=affordable, update=update)
+    return Server.start(rules, np.zeros(dimension))
 
 
 def run_trials(

@@ -177,8 +177,13 @@ def sampler_of(campaign: Campaign, *, dimension: int) -> DeviceSampler:
     return DeviceSampler(campaign.mechanism(dimension), Grid(step), dimension)
 
 
-def rules_of(campaign: Campaign, *, dimension: int, affordable: int) -> Rules:
-    """Return the rules of a real campaign whose budget allows ``affordable`` slots."""
+def rules_of(
+    campaign: Campaign, *, dimension: int, affordable: int, update: ModelUpdate | None = None
+) -> Rules:
+    """Return the rules of a real campaign whose budget allows ``affordable`` slots.
+
+    If ``update`` is None, it is the update that the campaign declares.
+    """
     validate.count(dimension=dimension)
     sampler = sampler_of(campaign, dimension=dimension)
     report_checks = ReportChecks(
@@ -192,5 +197,5 @@ def rules_of(campaign: Campaign, *, dimension: int, affordable: int) -> Rules:
         campaign.design,
         affordable=affordable,
         report_checks=report_checks,
-        update=ModelUpdate.of(campaign),
+        update=ModelUpdate.of(campaign) if update is None else update,
     )
