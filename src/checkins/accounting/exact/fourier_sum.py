@@ -34,7 +34,9 @@ _REFERENCE_CELLS = 600  # the number of cells to which this change belongs
 _NEGLIGIBLE_LOG = -92.0  # logarithm of a power that is replaced by 0
 _MAX_CAPPED_SHARE = 5.0  # of E(S - T)_+
 _MAX_CAPPED = 0.1  # E(S - T)_+ above the cap of a slot, in units of its size under tilting
-_MAX_ERROR_SHARE = 0.01  # a larger bound on all errors makes the result useless
+_MAX_ERROR_SHARE = 0.03  # with a larger bound on all errors, doubling is tighter
+_FEW_COPIES, _MAX_ERROR_SHARE_OF_FEW = 100, 0.01  # doubling is more precise for few copies
+_MAX_RELATIVE_ERROR = 0.01  # of rounded masses and exponents
 _MAX_LOWER_ERROR_SHARE = 0.2  # the same for a lower bound, whose alternative is looser
 _LEAST_BASE = 1e-290  # cells with less mass are dropped, because ratios could overflow
 _LEAST_MASS = 1e-60  # smaller tilted masses are dropped, which changes less than round-off
@@ -230,6 +232,30 @@ class _TiltedSum:
         return 4.0 * _UNIT * exponents
 
 
+def _errors_will_dominate(
+    grid: _Grid, indices: _Integers, masses: FloatArray, *, copies: int, threshold: float
+) -> bool:
+    """Guess whether round-off will be a large part of E(S - T)_+, without computing transforms.
+
+    A wrong guess makes the bounds looser, but never wrong. The sum is guessed to exceed the
+    threshold by one huge ratio, or like a normal distribution.
+    """
+    tilt, points = grid.tilt, grid.width * indices
+    exponents = np.log(masses) + tilt * points
+    tilted = np.exp(exponents - exponents.max())
+    tilted /= tilted.sum()
+    mean = float(tilted @ points)
+    gap = max(threshold - copies * mean, 0.0)
+    variance = copies * float(tilted @ np.minimum(np.abs(points - mean), gap / 4.0) ** 2)
+    beyond = np.maximum(points + (copies - 1) * mean - threshold, 0.0)
+    by_one_ratio = copies * float(tilted @ (beyond * np.exp(-tilt * beyond)))
+    like_normal = math.exp(-gap * gap / (2.0 * variance)) if variance > 0.0 else 1.0
+    tilted[np.argmax(tilted)] = 0.0
+    error = _TRANSFORM_ERROR * math.log2(grid.length) * _norm(tilted)
+    norm_of_weights = math.sqrt(1.0 / (4.0 * tilt**3 * grid.width))  # of x e^(-tilt x)
+    return copies * error * norm_of_weights > 0.1 * (by_one_ratio + like_normal / tilt)
+
+
 def _norm(values: FloatArray) -> float:
     """Return the Euclidean norm, without the threads that a matrix library would start."""
     return math.sqrt(float((values * values).sum()))
@@ -268,6 +294,8 @@ def upper_stop_loss(
     if grid is None:
         return None
     indices, masses, excess = _split_between_points(grid, values, slot.masses)
+    if _errors_will_dominate(grid, indices, masses, copies=copies, threshold=threshold):
+        return None
     total = _TiltedSum.of(grid, indices, masses, copies)
     slack = total.threshold_error(threshold)
     count = min(grid.length // 2, math.ceil(_WINDOW / (grid.tilt * grid.width)))
@@ -287,7 +315,8 @@ def upper_stop_loss(
     wrapped = math.exp(total.log_beyond(threshold - window + reach, above=False))
     wrapped += math.exp(total.log_beyond(threshold + window, above=True))
     doubtful = errors + wrapped * float(weights.max())
-    if not (doubtful <= _MAX_ERROR_SHARE * result and relative <= _MAX_ERROR_SHARE):
+    allowed = _MAX_ERROR_SHARE if copies > _FEW_COPIES else _MAX_ERROR_SHARE_OF_FEW
+    if not (doubtful <= allowed * result and relative <= _MAX_RELATIVE_ERROR):
         return None
     bulk = math.exp(min(total.log_scale(threshold), 700.0)) * (result + errors) * (1.0 + relative)
     capped = copies * (excess + slot.excess)
@@ -372,6 +401,10 @@ class ThresholdTest:
         move = float((lacks / masses) @ tilts) / float(tilts.sum())
         lacks = lacks - move * masses
         self._threshold -= self.slots * move
+        if _errors_will_dominate(
+            grid, indices, masses, copies=self.slots, threshold=self._threshold
+        ):
+            return 0.0
         self._total = total = _TiltedSum.of(grid, indices, masses, self.slots)
         count = min(grid.length // 2, math.ceil(_WINDOW / (grid.tilt * grid.width)))
         self._positions, distances = total.points_above(self._threshold, count)
@@ -389,7 +422,7 @@ class ThresholdTest:
         relative = total.relative_error(self._threshold)
         magnitude = counted + self.slots * float((np.abs(sums) * self._decay).sum())
         gain = counted + lacking - errors - relative * magnitude
-        if not (errors <= _MAX_LOWER_ERROR_SHARE * gain and relative <= _MAX_ERROR_SHARE):
+        if not (errors <= _MAX_LOWER_ERROR_SHARE * gain and relative <= _MAX_RELATIVE_ERROR):
             return 0.0
         scale = math.exp(min(total.log_scale(self._threshold), 700.0))
         return gain * scale * self.participation / self.slots

@@ -47,6 +47,7 @@ _FEW_SLOTS = 1000
 """With more slots, sums by doubling use fewer cells, to save time."""
 _COARSE_CELLS = 100  # fineness with which a search starts
 _PRECISION, _ONE_SLOT_PRECISION = 2e-5, 1e-9  # relative precisions of a search
+_DOUBLING_PRECISION = 2e-4  # bounds by doubling are at least ten times as wide
 _FINE_PAIR_CELLS = 512
 """Number of grid cells from which on a pair to compose has 64 kinks instead of 32."""
 _NOT_FULL_SHARE = 1e-12  # share of delta for the event that a slot is not full, in lower bounds
@@ -73,9 +74,13 @@ class GaussianReplaceOne:
         self._by_doubling = slot_sum.ReplaceOne(campaign, delta=delta, cells=doubling_cells)
 
     def upper(self, epsilon: float) -> float:
+        by_transform = self._upper_by_transform(epsilon)
+        return self._by_doubling.upper(epsilon) if by_transform is None else by_transform
+
+    def _upper_by_transform(self, epsilon: float) -> float | None:
         campaign = self.campaign
         if self._doubles or epsilon > _MAX_EPSILON:
-            return self._by_doubling.upper(epsilon)
+            return None
         rounding = slot_sum.rounding_of(
             campaign, delta=self.delta, cells=2 * self.cells, side=Side.UP
         )
@@ -90,7 +95,7 @@ class GaussianReplaceOne:
             one_slot, copies=campaign.slots, threshold=threshold, cells=self.cells
         )
         if stop_loss is None:
-            return self._by_doubling.upper(epsilon)
+            return None
         return min(1.0, campaign.participation / campaign.slots * stop_loss * (1 + ROUND_OFF))
 
     def lower(self, epsilon: float) -> float:
@@ -124,22 +129,48 @@ class GaussianReplaceOne:
             self.lower,
             delta,
             guess=guess,
-            precision=self._precision,
+            precision=self._precision_near(guess),
             stride=0.004,
             surely_above_at_zero=upper > 0.0,
         ).lower
         return Interval(min(lower, upper), upper)
 
     def upper_epsilon(self, delta: float) -> float:
-        guess, stride = self.campaign.initial_guess(delta), 0.1
+        guess, stride, surely_above_at_zero = self.campaign.initial_guess(delta), 0.1, False
         if self.cells > _COARSE_CELLS:
             coarse = GaussianReplaceOne(self.campaign, delta=delta, cells=_COARSE_CELLS)
-            rough = crossing(coarse.upper, delta, guess=guess, precision=0.01).upper
+            surely_above_at_zero = coarse._by_doubling.lower(0.0) > delta
+            rough = crossing(
+                coarse._estimate,
+                delta,
+                guess=guess,
+                precision=0.01,
+                surely_above_at_zero=surely_above_at_zero,
+            ).upper
             if 0.0 < rough < math.inf:
                 guess, stride = rough, 0.01
         return crossing(
-            self.upper, delta, guess=guess, precision=self._precision, stride=stride
+            self.upper,
+            delta,
+            guess=guess,
+            precision=self._precision_near(guess),
+            stride=stride,
+            surely_above_at_zero=surely_above_at_zero,
         ).upper
+
+    def _estimate(self, epsilon: float) -> float:
+        """Estimate delta. With a coarse grid, bounds by doubling are only close from below."""
+        by_transform = self._upper_by_transform(epsilon)
+        if by_transform is not None:
+            return by_transform
+        doubling = self._by_doubling
+        return (doubling.upper if self.campaign.capacity else doubling.lower)(epsilon)
+
+    def _precision_near(self, epsilon: float) -> float:
+        """Return the relative precision of a search that starts at ``epsilon``."""
+        if self._doubles or self._upper_by_transform(epsilon) is not None:
+            return self._precision
+        return _DOUBLING_PRECISION
 
     def pair(self, rounding: Rounding) -> DominatingPair:
         """Return a pair of all releases under two values of a client's data, for composition.
