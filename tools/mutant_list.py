@@ -25,6 +25,7 @@ POPULATION = "tests/service/test_population.py"
 
 ASSUMPTIONS = "tests/accounting/test_assumptions.py"
 NAMED = "tests/accounting/test_named.py"
+FOURIER = "tests/accounting/test_fourier_sum.py"
 LATTICE = "tests/accounting/test_lattice_sum.py"
 CURIOUS, KINDS = (
     "tests/accounting/test_adversaries.py",
@@ -1030,5 +1031,89 @@ MUTANTS = (
             ),
         ),
         (f"{DEVICE}::test_a_report_is_the_clipped_update_plus_the_noise",),
+    ),
+    Mutant(
+        "capped-mean-dropped",
+        "an upper bound on a sum forgets the mean above the last grid point",
+        (
+            Change(
+                "accounting/exact/fourier_sum.py",
+                "    capped = copies * (excess + slot.excess)",
+                "    capped = copies * slot.excess",
+            ),
+        ),
+        (f"{FOURIER}::test_a_huge_ratio_above_the_grid_is_counted",),
+    ),
+    Mutant(
+        "atoms-rounded-down",
+        "atoms between two grid points are moved to the lower one in an upper bound",
+        (
+            Change(
+                "accounting/exact/fourier_sum.py",
+                "    share = places - left\n",
+                "    share = 0.0 * places\n",
+            ),
+        ),
+        (f"{FOURIER}::test_a_sum_is_never_below_the_exact_one",),
+    ),
+    Mutant(
+        "rounding-of-a-test-ignored",
+        "a lower bound takes the rounded ratios of a test for the true ones",
+        (
+            Change(
+                "accounting/exact/fourier_sum.py",
+                "gain = counted + lacking - errors",
+                "gain = counted - errors",
+            ),
+        ),
+        (f"{FOURIER}::test_a_test_between_two_data_is_one_that_exists",),
+    ),
+    Mutant(
+        "wrapped-mass-counted",
+        "a lower bound counts the mass that wraps around in a Fourier transform",
+        (
+            Change(
+                "accounting/exact/fourier_sum.py",
+                "return sums[self._positions], error, math.exp(min(0.0, float(log_wrapped)))",
+                "return sums[self._positions], error, 0.0 * math.exp(min(0.0, float(log_wrapped)))",
+            ),
+        ),
+        (f"{FOURIER}::test_mass_that_wraps_around_is_not_counted",),
+    ),
+    Mutant(
+        "acceptance-without-the-client",
+        "the probability that a test accepts leaves out the slot with the client's other data",
+        (
+            Change(
+                "accounting/exact/fourier_sum.py",
+                "scale * ((1.0 - self.participation) * a + self.participation * b)",
+                "scale * (a + 0.0 * b)",
+            ),
+        ),
+        (f"{FOURIER}::test_a_test_between_two_data_is_one_that_exists",),
+    ),
+    Mutant(
+        "slots-exactly-full",
+        "a lower bound assumes that every slot has exactly K other check-ins",
+        (
+            Change(
+                "accounting/exact/gaussian_replace_one.py",
+                "displaces_with=chosen * (1 - ROUND_OFF)",
+                "displaces_with=campaign.choice_probability",
+            ),
+        ),
+        (f"{FOURIER}::test_a_displacing_client_is_chosen_as_rarely_as_in_full_slots",),
+    ),
+    Mutant(
+        "small-population-fills-slots",
+        "a lower bound fills all slots with more clients than the declared population",
+        (
+            Change(
+                "accounting/exact/campaign_divergence.py",
+                "others_are_unlimited=design.population is None",
+                "others_are_unlimited=True",
+            ),
+        ),
+        (f"{FOURIER}::test_a_declared_population_cannot_fill_every_slot",),
     ),
 )

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
-from scipy.stats import binom
+from scipy.optimize import brentq
+from scipy.stats import binom, poisson
 
 from checkins.accounting.composition import Composition
 from checkins.accounting.design import (
@@ -19,7 +22,7 @@ from checkins.accounting.design import (
     Population,
     Protocol,
 )
-from checkins.accounting.exact import campaign_divergence
+from checkins.accounting.exact import campaign_divergence, fourier_sum
 from checkins.accounting.exact.dominating_pair import from_tests
 from checkins.accounting.exact.fourier_sum import CellMasses, ThresholdTest, upper_stop_loss
 from checkins.accounting.exact.gaussian import GaussianCampaign, shifted_delta
@@ -63,6 +66,20 @@ def test_a_sum_is_never_below_the_exact_one(
     bound = upper_stop_loss(slot, copies=copies, threshold=threshold, cells=400)
     if bound is not None:
         assert truth <= bound * (1 + 1e-9)
+
+
+def test_a_huge_ratio_above_the_grid_is_counted() -> None:
+    """A ratio of 1e9, which would need too large a grid, is half of the result."""
+    values = np.append(np.linspace(-1.0, 1.0, 41), 1e9)
+    masses = np.append(np.full(41, (1.0 - 1e-12) / 41), 1e-12)
+    slot = GridDistribution(values, masses, 0.0)
+    without = GridDistribution(values[:-1], masses[:-1], 0.0)
+    ordinary, bound = (
+        upper_stop_loss(one, copies=50, threshold=8.0, cells=400) for one in (without, slot)
+    )
+    assert ordinary is not None
+    assert bound is not None
+    assert bound >= 0.98 * ordinary + 50 * 1e-12 * (1e9 - 20.0)
 
 
 @pytest.mark.parametrize(("copies", "deviations"), [(1000, 6.0), (100_000, 6.0), (100_000, 9.0)])
@@ -116,6 +133,25 @@ def test_a_test_between_two_data_is_one_that_exists(
     assert test.gain <= divergence(epsilon) * (1 + 1e-9) + 1e-15
     for at in (0.0, 0.5 * epsilon, epsilon, 1.5 * epsilon, epsilon + 0.3):
         assert point.gain - math.expm1(at) * point.absent <= divergence(at) * (1 + 1e-9) + 1e-13
+
+
+@pytest.mark.parametrize("length", [16, 32, 64, 128, 256])
+def test_mass_that_wraps_around_is_not_counted(
+    length: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a grid that is too short, low sums of slots appear above the threshold."""
+
+    def too_short(*args: Any, **options: Any) -> Any:
+        grid = choose_grid(*args, **options)
+        return grid and replace(grid, length=length)
+
+    choose_grid = fourier_sum._choose_grid
+    monkeypatch.setattr(fourier_sum, "_choose_grid", too_short)
+    cells, slots = few_cells(1.0, 16), 3
+    test = ThresholdTest(cells, epsilon=1.5, slots=slots, participation=1.0, fineness=200)
+    differences = cells.present - math.exp(1.5) * cells.other
+    sums, probabilities = exact_sum(differences / cells.base, cells.base, slots)
+    assert test.gain <= float(np.maximum(sums, 0.0) @ probabilities) / slots * (1 + 1e-9)
 
 
 def test_the_pair_of_tests_is_below_the_gaussian_mechanism_and_close_to_it() -> None:
@@ -180,6 +216,21 @@ def test_a_displacing_client_is_never_above_the_upper_bound(capacity: int, slots
     upper = GaussianReplaceOne(campaign, delta=1e-6, cells=100)
     for epsilon in (0.0, 0.1, 0.5, 2.0):
         assert client.lower(epsilon) <= upper.upper(epsilon) * (1 + 1e-9)
+
+
+@pytest.mark.parametrize(("capacity", "slots"), [(1, 10), (10, 1000)])
+def test_a_displacing_client_is_chosen_as_rarely_as_in_full_slots(
+    capacity: int, slots: int
+) -> None:
+    """It is chosen with the mean of K/(load + 1) over Poisson loads of at least K."""
+    campaign = GaussianCampaign(1.0, slots, 1.0, capacity)
+    client = DisplacingClient(campaign, delta=1e-6, cells=100)
+    load = brentq(lambda x: slots * poisson.cdf(capacity - 1, x) - client.not_full, 1.0, 500.0)
+    loads = np.arange(capacity, 2000)
+    full = poisson.pmf(loads, load)
+    chosen = float(full @ (capacity / (loads + 1.0))) / float(full.sum())
+    displaces_with = client._bounds.campaign.displaces_with
+    assert 0.95 * chosen < displaces_with <= chosen
 
 
 def test_a_declared_population_cannot_fill_every_slot() -> None:
