@@ -23,7 +23,7 @@ from checkins.accounting.design import (
     Protocol,
 )
 from checkins.accounting.exact import campaign_divergence, fourier_sum
-from checkins.accounting.exact.dominating_pair import from_tests
+from checkins.accounting.exact.dominating_pair import AcceptanceProbabilities, from_tests
 from checkins.accounting.exact.fourier_sum import CellMasses, ThresholdTest, upper_stop_loss
 from checkins.accounting.exact.gaussian import GaussianCampaign, shifted_delta
 from checkins.accounting.exact.gaussian_replace_one import (
@@ -245,3 +245,25 @@ def test_a_declared_population_cannot_fill_every_slot() -> None:
     campaign = campaign_divergence.campaign_of(design)
     assert isinstance(campaign, GaussianCampaign)
     assert not campaign.others_are_unlimited
+
+
+probabilities = st.floats(0.0, 1.0)
+
+
+@given(tests=st.lists(st.tuples(probabilities, probabilities), min_size=1, max_size=6))
+def test_a_pair_of_tests_has_at_most_the_mass_of_a_distribution(
+    tests: list[tuple[float, float]],
+) -> None:
+    """A test may accept nearly everything. Then its mirror image counts."""
+    found = from_tests([AcceptanceProbabilities(a, gain * (1.0 - a)) for a, gain in tests])
+    assert found.absent.sum() <= 1.0 + 1e-9
+    assert found.present.sum() + found.only_present <= 1.0 + 1e-9
+
+
+def test_rare_participation_and_little_noise_keep_the_lower_end_below_the_truth() -> None:
+    """The upper end, 8.86858, is from a loss distribution with steps of 1e-4."""
+    design = Design(
+        Protocol.FIXED, slots=1, participation=0.01, randomizer=GaussianNoise(0.3, NoiseAt.SERVER)
+    )
+    found = Composition((design,), Adjacency.REPLACE_ONE, 2).epsilon(1e-4)
+    assert found.lower <= 8.86858 <= found.upper

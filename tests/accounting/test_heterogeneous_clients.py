@@ -13,7 +13,10 @@ from hypothesis import strategies as st
 from checkins.accounting import (
     Adjacency,
     Design,
+    GaussianNoise,
     LocalRandomizer,
+    NoiseAt,
+    Population,
     Protocol,
     certify,
     certify_heterogeneous,
@@ -151,3 +154,19 @@ def test_an_envelope_is_the_largest_divergence_in_both_directions(
         add = max(pair.add(epsilon) for pair in pairs)
         assert remove * (1 - 1e-7) - 1e-18 <= above.remove(epsilon) <= remove * 1.02 + 1e-15
         assert add * (1 - 1e-7) - 1e-18 <= above.add(epsilon) <= add * 1.02 + 1e-15
+
+
+def test_kinds_with_a_declared_population_have_no_lower_bound_of_a_displacing_client() -> None:
+    kinds = [
+        Design(
+            Protocol.FIXED,
+            slots=slots,
+            participation=1.0,
+            capacity=100,
+            randomizer=GaussianNoise(0.1, NoiseAt.CLIENT),
+            population=Population(1, 5),
+        )
+        for slots in (100, 90)
+    ]
+    found = certify_heterogeneous(kinds, delta=1e-6, adjacency=Adjacency.REPLACE_ONE)
+    assert found.epsilon_lower == 0.0

@@ -332,3 +332,39 @@ def test_a_campaign_file_declares_both() -> None:
     assert sealed(wake_times="independent").seal == sealed().seal
     assert "arrivals" not in sealed().canonical()
     assert "wake_times" not in sealed().canonical()
+
+
+@pytest.mark.parametrize(
+    ("local_epsilon", "window", "delta", "expected"),
+    [
+        (25.0, 10, 1e-9, 47.69741491),
+        (33.0, 7, 1e-6, 64.05408885),
+        (36.0, 1, 1e-6, 71.99999900),
+        (40.0, 10, 1e-9, 77.69741491),
+    ],
+)
+def test_large_local_epsilons_lose_no_digits(
+    local_epsilon: float, window: int, delta: float, expected: float
+) -> None:
+    """The expected epsilons were summed with 120 digits. All are at most twice the local one."""
+    bounds = UnrelatedWindows(PureCampaign(local_epsilon, window, 1.0), delta=delta)
+    epsilon = bounds.epsilon(delta)
+    assert epsilon.lower <= expected + 1e-8
+    assert expected - 1e-8 <= epsilon.upper <= expected + 1e-5
+    assert bounds.upper(2.0 * local_epsilon) == 0.0
+
+
+def test_declared_arrivals_are_no_client_to_displace() -> None:
+    """With five clients nobody is displaced, so a client alone has the lower bound."""
+    noise = GaussianNoise(0.05, NoiseAt.CLIENT)
+    common = {"slots": 300, "window": 100, "participation": 1.0, "randomizer": noise}
+    limited, populated = (
+        certify(
+            Design(Protocol.SLIDING, capacity=100, **common, **limit),
+            delta=1e-6,
+            adjacency=REPLACE_ONE,
+            compare=False,
+        )
+        for limit in ({"arrivals": 5}, {"population": Population(1, 5)})
+    )
+    assert limited.epsilon_lower == populated.epsilon_lower < limited.epsilon

@@ -294,6 +294,11 @@ def certify_heterogeneous(
     )
     bounds = _bounds_after_charges(mechanism, delta, variation, 0.0)
     certificate = _certificate(mechanism, bounds, delta=delta, variation=variation)
+    if adjacency is Adjacency.REPLACE_ONE and any(
+        kind.displaces_clients and kind.most_clients is not None for kind in kinds
+    ):
+        # The lower bound is of a client that displaces others, of whom there may be too few.
+        certificate = replace(certificate, epsilon_lower=0.0)
     return replace(certificate, seconds=time.perf_counter() - started)
 
 

@@ -24,6 +24,7 @@ from checkins.accounting.design import (
     LaplaceReports,
     NamedRandomizer,
     NoiseAt,
+    Population,
     PrivUnitReports,
     Protocol,
     RandomizedResponseReports,
@@ -98,7 +99,7 @@ def campaign_of(
             design.drawable_slots,
             design.participation,
             design.capacity,
-            others_are_unlimited=design.population is None,
+            others_are_unlimited=design.most_clients is None,
         )
     if design.protocol is Protocol.AVERAGED:
         return PureCampaign(
@@ -176,10 +177,12 @@ def attaining_design(design: Design) -> Design:
     reachable_slots = min(window, active_slots)
     if reachable_slots == window:
         return design
+    limit = design.most_clients
     return _fixed_window(
         design,
         slots=reachable_slots,
         participation=design.participation * reachable_slots / window,
+        population=None if limit is None else Population(1, limit),
     )
 
 

@@ -245,7 +245,12 @@ def from_tests(tests: Sequence[AcceptanceProbabilities]) -> DominatingPair:
 
     Theorem:     [Blackwell53]: a pair with a smaller hull is a post-processing of (P, Q).
     """
-    points = sorted((test.absent, test.gain) for test in tests if test.gain > 0.0)
+    # A test and its mirror image have the same gain. The one that accepts less is used.
+    points = sorted(
+        (max(0.0, min(test.absent, 1.0 - test.absent - test.gain)), test.gain)
+        for test in tests
+        if test.gain > 0.0
+    )
     if not points:
         return NO_LOSS
     best = max(range(len(points)), key=lambda index: points[index][1])

@@ -48,23 +48,29 @@ class UnrelatedWindows:
         count = len(one.masses)
         starts = np.arange(0, count, -(-count // _MAX_BLOCKS))
         ends = np.append(starts[1:], count) - 1
-        masses = np.add.reduceat(one.masses, starts)
         deviations = one.step * one.deviations
-        means = np.add.reduceat(one.masses * deviations, starts) / np.maximum(masses, 1e-300)
-        low, high = deviations[starts], deviations[ends]
-        means = np.clip(means, low, high)
-        self._masses, self._means = masses, means
-        share = np.divide(means - low, high - low, out=np.zeros(len(low)), where=high > low)
-        self._ends = np.concatenate((low, high))
-        self._end_masses = np.concatenate((masses * (1.0 - share), masses * share))
+        # f' - 1 is precise near f' = 1, and f' far from it, where it may be as small as e^-eps0
+        self._is_near_one = (np.abs(deviations[starts]) < 0.5) & (np.abs(deviations[ends]) < 0.5)
+        values = np.where(np.repeat(self._is_near_one, ends - starts + 1), deviations, one.ratios)
+        masses = np.add.reduceat(one.masses, starts)
+        means = np.add.reduceat(one.masses * values, starts) / np.maximum(masses, 1e-300)
+        self._low, self._high = values[starts], values[ends]
+        self._masses, self._means = masses, np.clip(means, self._low, self._high)
+        width = self._high - self._low
+        share = np.divide(self._means - self._low, width, out=np.zeros(len(width)), where=width > 0)
+        self._low_masses, self._high_masses = masses * (1.0 - share), masses * share
 
-    def _expectation(self, epsilon: float, others: FloatArray, masses: FloatArray) -> float:
-        """Return the expectation, if f' - 1 has the values ``others`` with these masses."""
-        levels = math.expm1(epsilon) + math.exp(epsilon) * others
+    def _expectation(self, epsilon: float, values: FloatArray, masses: FloatArray) -> float:
+        """Return the expectation, if each block has one of these ``values`` and ``masses``."""
+        if epsilon >= 2.0 * self._one.local_epsilon:
+            return 0.0
+        growth = math.exp(epsilon)
+        levels = growth * values + np.where(self._is_near_one, math.expm1(epsilon), -1.0)
         return float(masses @ self._one.calls(levels))
 
     def upper(self, epsilon: float) -> float:
-        delta = self._expectation(epsilon, self._ends, self._end_masses)
+        delta = self._expectation(epsilon, self._low, self._low_masses)
+        delta += self._expectation(epsilon, self._high, self._high_masses)
         return min(1.0, delta * (1.0 + 2.0 * ROUND_OFF))
 
     def lower(self, epsilon: float) -> float:
