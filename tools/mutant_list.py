@@ -1110,7 +1110,7 @@ MUTANTS = (
         (
             Change(
                 "accounting/exact/campaign_divergence.py",
-                "others_are_unlimited=design.population is None",
+                "others_are_unlimited=design.most_clients is None",
                 "others_are_unlimited=True",
             ),
         ),
