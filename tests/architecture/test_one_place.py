@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Callable, Iterator
+from functools import cache
 from graphlib import TopologicalSorter
 
 import grimp
@@ -13,16 +14,21 @@ import pytest
 from tests.architecture.test_repository import ROOT
 
 SOURCE = ROOT / "src" / "checkins"
-MODULES = {
-    str(path.relative_to(SOURCE)): ast.parse(path.read_text(encoding="utf-8"))
-    for path in sorted(SOURCE.rglob("*.py"))
-}
 SQL = re.compile(
     r"^\s*(SELECT .* FROM|INSERT INTO|UPDATE \w+ SET|DELETE FROM|CREATE TABLE)\b", re.S
 )
 SEARCHES = {"bisect", "brenth", "brentq", "minimize_scalar", "newton", "ridder", "root_scalar"}
 
 Finding = Callable[[ast.Module], bool]
+
+
+@cache
+def modules() -> dict[str, ast.Module]:
+    """Parse all modules, once and not while tests are collected."""
+    return {
+        str(path.relative_to(SOURCE)): ast.parse(path.read_text(encoding="utf-8"))
+        for path in sorted(SOURCE.rglob("*.py"))
+    }
 
 
 def names_of_calls(tree: ast.Module) -> Iterator[str]:
@@ -85,7 +91,7 @@ def steers_by_the_name_of_an_error(tree: ast.Module) -> bool:
 def test_it_is_in_one_place(found: Finding, allowed: str, planted: str) -> None:
     """And the same text planted in another module would be found."""
     assert [
-        name for name, tree in MODULES.items() if found(tree) and not re.match(allowed, name)
+        name for name, tree in modules().items() if found(tree) and not re.match(allowed, name)
     ] == []
     assert found(ast.parse(planted))
 
