@@ -42,8 +42,9 @@ OPTIONS = (
         the same. Default: as many as --seconds allows.
     --seconds S  Approximate duration of all attacks together, in seconds. Default 30.
     --confidence C  Confidence level: the probability that all measured bounds hold. Default 0.9999.
-    --delta D  A delta at which epsilon is measured, between 0 and 1. Can be repeated; the
-        verdict is for the first delta. Default: the delta of the campaign, 1e-3 and 1e-2.
+    --delta D  A delta at which epsilon is measured, between 0 and 1. Can be repeated: the verdict
+        is over all deltas, and details are shown for the first. Default: the delta of the
+        campaign, 1e-3 and 1e-2.
     --canary worst-case|data|all  The client that the attacks try to detect. worst-case: a
         client with the worst possible updates. data: a client with unusual data in real
         training. Default all.
@@ -67,8 +68,9 @@ def audit(given: GivenOptions) -> None:
     it. An attack guesses from the released models whether the canary took part. The numbers of
     right and wrong guesses give a lower bound on epsilon.
 
-    Exit code 0: the lower bound is at most the certified epsilon. 1: the lower bound exceeds the
-    certified epsilon. 2: the arguments are wrong.
+    Exit code 0: at every delta, and for every engine, the lower bound is at most the certified
+    epsilon. 1: at some delta, for some engine, it exceeds the certified epsilon, or the audit
+    failed. 2: the arguments are wrong.
     """
     file, out = given.values["file"], given.path("out")
     if given.values["one_run"] and "trials" in given:
@@ -213,9 +215,17 @@ def _verdict(audit: Audit) -> Text:
     certificate = check.certificates[delta]
     certified = formatting.up(certificate.epsilon)
     if audit.contradicted:
+        deltas = dict.fromkeys(
+            delta
+            for part in (check, audit.machines)
+            if part is not None
+            for delta in part.contradicted_deltas
+        )
+        contradicted_where = f"at delta = {', '.join(f'{delta:g}' for delta in deltas)},"
         return Text(
-            "Contradicted: the measured lower bound exceeds the certified epsilon. With confidence"
-            f" {audit.confidence}, either the certificate or the code that was run is wrong.",
+            f"Contradicted: {contradicted_where} the measured lower bound exceeds the certified"
+            f" epsilon. With confidence {audit.confidence}, either the certificate or the code that"
+            " was run is wrong.",
             style="bold red",
         )
     verdict = Text.assemble(("Consistent", "bold green"), ": ")
