@@ -374,11 +374,11 @@ def _estimated_local_epsilon(design: Design, target: Target, campaigns: int) -> 
     epsilon_each = min(target.epsilon, 600.0) / campaigns
     known_slot = math.log1p(math.expm1(epsilon_each) / participation)
     is_replace_one = target.adjacency is Adjacency.REPLACE_ONE
-    if design.named_randomizer is not None or (design.capacity or 1) > 1:
+    if design.named_randomizer is not None or design.reports_per_slot > 1:
         estimate = _estimated_shared_epsilon(
             slots,
             participation,
-            design.capacity or 1,
+            design.reports_per_slot,
             isinstance(design.randomizer, LaplaceReports),
             target,
             campaigns,

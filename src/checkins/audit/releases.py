@@ -96,7 +96,7 @@ class RunParameters:
             slots=slots,
             drawable_slots=design.drawable_slots,
             participation=design.participation,
-            capacity=design.capacity if may_use_all else design.capacity or 1,
+            capacity=design.capacity if may_use_all else design.reports_per_slot,
             repeats=repeats,
             averaged=averaged,
             contributors=design.population.fewest if averaged and design.population else 1,
