@@ -332,8 +332,8 @@ def _schedule_reason(design: CalibratedDesign) -> Reason:
     return Reason(
         f"A slot of {load.slot_s:g} s is long enough to upload a report of {load.upload_bytes:,}"
         f" bytes. The server then receives about {load.server_updates_per_s:,.3g} reports per"
-        f" second. All runs together take {duration_text(load.duration_s)}. The schedule does not affect"
-        " epsilon.",
+        f" second. All runs together take {duration_text(load.duration_s)}. The schedule does not"
+        " affect epsilon.",
         "docs/planning.md, Time and load",
     )
 
