@@ -72,7 +72,7 @@ _MIN_DEVIATION = 1e-5
 _MAX_LOCAL_EPSILON = 30.0
 """Largest local epsilon for which dummies are used. Above it, they would not lower the bound."""
 _TAIL_EXPONENT = 60.0
-"""Numbers of copies C outside a window count as 1. Their probability is below 2 e^-60."""
+"""Values of C outside a window are replaced by 1. Their total probability is below 2 e^-60."""
 _COPIES_TOLERANCE = 1e-22
 """Mass that may lie beyond the grid of a mean of copies."""
 _SINGLE_COPY_CELLS = 80
@@ -223,7 +223,7 @@ def _mean_deviations(total: GridDistribution, copies: int, mean: float) -> tuple
 class NamedCampaign:
     """A campaign of a named randomizer, whose slots sum ``capacity`` reports each.
 
-    If ``is_coarse``, the slot ratios are computed faster and are larger than necessary. If
+    If ``is_coarse``, upper bounds on the slot ratios are computed faster and are looser. If
     ``slots_have_room``, no slot is full before the client checks in. So the client takes the place
     of a dummy, and never that of another client.
     """
@@ -276,7 +276,10 @@ class NamedCampaign:
 
     @property
     def among_dummies(self) -> PureCampaign:
-        """The campaign if all other reports are dummies: each place of a slot is like a slot."""
+        """The campaign in which all other reports are dummies, as a campaign of capacity 1.
+
+        Each place for a report then counts as a slot of its own.
+        """
         places = self.slots * self.capacity
         return PureCampaign(self.local_epsilon, places, self.participation)
 
