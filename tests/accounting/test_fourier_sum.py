@@ -145,8 +145,8 @@ def test_mass_that_wraps_around_is_not_counted(
         grid = choose_grid(*args, **options)
         return grid and replace(grid, length=length)
 
-    choose_grid = fourier_sum._choose_grid
-    monkeypatch.setattr(fourier_sum, "_choose_grid", too_short)
+    choose_grid = fourier_sum.choose_grid
+    monkeypatch.setattr(fourier_sum, "choose_grid", too_short)
     cells, slots = few_cells(1.0, 16), 3
     test = ThresholdTest(cells, epsilon=1.5, slots=slots, participation=1.0, resolution=200)
     differences = cells.present - math.exp(1.5) * cells.other

@@ -58,10 +58,7 @@ RENYI_ORDERS = (2, 3, 4, 6, 8, 10, 12, 16, 20, 24, 32, 40, 48, 64, 96, 128, 256,
 """Orders of the Renyi filters that ``choose_filter`` compares."""
 MOST_RENYI_ORDER = RENYI_ORDERS[-1]
 FIXED_BEFOREHAND = "parameters fixed beforehand"
-"""The end of the assumption that all campaigns were fixed beforehand.
-
-Under a filter, this assumption is not needed.
-"""
+"""The end of the assumption of composition without a filter."""
 _MOST_COMPARED = 1000
 """Largest number of campaigns for which the comparison without a filter is computed."""
 _NODES, _COARSE_NODES, _COARSE_CELLS = 512, 128, 128
@@ -318,8 +315,7 @@ def filtered_epsilon(
     The filter's bound, the slack of its blocks and the total variation each have a fixed share of
     delta. What one of them does not use may not be used by the others. The charge for total
     variation grows with epsilon. It is computed at the larger of the epsilon and ``budget``,
-    because the guarantee of the budget must hold for every sequence of blocks that could have been
-    chosen.
+    because the budget must hold for every sequence of blocks that could have been chosen.
     """
     charges = [
         block_charge(block, privacy_filter, adjacency, delta=delta, number=number)

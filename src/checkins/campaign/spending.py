@@ -75,7 +75,9 @@ def certify_runs(
         certificate = certify(
             composed.designs, compare=compare, curious=curious, **composed.arguments
         )
-    caveats = tuple(dict.fromkeys(line for run in runs for line in _caveats(run.campaign)))
+    caveats = tuple(
+        dict.fromkeys(line for run in runs for line in _simulation_only_assumptions(run.campaign))
+    )
     if any(run.stopped for run in runs):
         certificate = replace(certificate, epsilon_lower=0.0)
     return replace(certificate, assumptions=(*certificate.assumptions, *caveats))
@@ -188,7 +190,7 @@ def _cached_epsilon(runs: tuple[PartialRun, ...], privacy_filter: Filter | None)
         return math.inf
 
 
-def _caveats(campaign: Campaign) -> tuple[str, ...]:
+def _simulation_only_assumptions(campaign: Campaign) -> tuple[str, ...]:
     """Return the assumptions of a certificate that say why a campaign can only be simulated."""
     if campaign.randomizer.kind is RandomizerKind.PRIVUNIT:
         return (PRIVUNIT_CAVEAT,)

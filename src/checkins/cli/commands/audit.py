@@ -246,14 +246,21 @@ def _epsilon_table(check: CertificateCheck) -> RenderableType:
         "measured\nlower bound",
         "\nverdict",
     )
-    table = terminal.plain_table(*columns, right=columns[:-1])
-    for delta, certificate in check.certificates.items():
+    table = terminal.plain_table(*columns, right=columns[:1])
+    certificates = check.certificates
+    bounds = zip(
+        terminal.align_decimals([formatting.up(one.epsilon) for one in certificates.values()]),
+        terminal.align_decimals(
+            [formatting.down(check.known_lower_bound(d)) for d in certificates]
+        ),
+        terminal.align_decimals([formatting.down(check.measured(d)) for d in certificates]),
+        strict=True,
+    )
+    for delta, epsilons in zip(certificates, bounds, strict=True):
         contradicted = delta in check.contradicted_deltas
         table.add_row(
             f"{delta:g}",
-            formatting.up(certificate.epsilon),
-            formatting.down(check.known_lower_bound(delta)),
-            formatting.down(check.measured(delta)),
+            *epsilons,
             "contradicted" if contradicted else "consistent",
             style="bold red" if contradicted else "",
         )
@@ -272,17 +279,18 @@ def _attacks_table(check: CertificateCheck) -> RenderableType:
     )
     table = terminal.plain_table(
         *columns,
-        right=columns[1:4],
+        right=columns[1:2],
         title=f"Epsilon of each attack at delta = {delta:g}",
     )
-    for result in check.results:
-        exact = result.exact.get(delta)
+    measured = [formatting.down(result.at(delta).epsilon) for result in check.results]
+    exact = [
+        formatting.nearest(result.exact[delta]) if delta in result.exact else ""
+        for result in check.results
+    ]
+    bounds = zip(terminal.align_decimals(measured), terminal.align_decimals(exact), strict=True)
+    for result, epsilons in zip(check.results, bounds, strict=True):
         table.add_row(
-            result.canary,
-            f"{result.runs:,}",
-            formatting.down(result.at(delta).epsilon),
-            "" if exact is None else formatting.nearest(exact),
-            _guesses(result, delta, guesses),
+            result.canary, f"{result.runs:,}", *epsilons, _guesses(result, delta, guesses)
         )
     return table
 

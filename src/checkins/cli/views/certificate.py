@@ -112,7 +112,7 @@ def _lower_bound_case(certificate: Certificate) -> str:
 
 
 def _against_server(certificate: Certificate) -> list[RenderableType]:
-    """Return the guarantee against the server itself, or an empty list if it is not computed."""
+    """Return the guarantee if the server is the adversary, or nothing if it is not computed."""
     local = certificate.against_server
     if local is None:
         return []
