@@ -1062,7 +1062,7 @@ MUTANTS = (
         (
             Change(
                 "accounting/exact/fourier_sum.py",
-                "gain = counted + lacking - errors",
+                "gain = counted + rounded_off - errors",
                 "gain = counted - errors",
             ),
         ),
@@ -1074,8 +1074,8 @@ MUTANTS = (
         (
             Change(
                 "accounting/exact/fourier_sum.py",
-                "return sums[self._positions], error, math.exp(min(0.0, float(log_wrapped)))",
-                "return sums[self._positions], error, 0.0 * math.exp(min(0.0, float(log_wrapped)))",
+                "return sums[self.positions], error, math.exp(min(0.0, float(log_wrapped)))",
+                "return sums[self.positions], error, 0.0 * math.exp(min(0.0, float(log_wrapped)))",
             ),
         ),
         (f"{FOURIER}::test_mass_that_wraps_around_is_not_counted",),

@@ -55,7 +55,7 @@ WORKER_THREADS = 4
 RETRY_TIMEOUT_S = 600.0
 """Seconds for which an unreachable service is retried, because a test may restart it."""
 MAX_IDLE_S = 3.0
-"""An idle connection is closed after so many seconds, which is before the service closes it."""
+"""Seconds after which an idle connection is closed. The service would close it later."""
 MAX_HEAD_BYTES = 65_536
 """Largest size in bytes of the status line and headers of a response."""
 
@@ -239,7 +239,10 @@ class SharedResponses:
 
 
 class SwarmDriver(AsyncDriver):
-    """Performs the actions of one device in a swarm. Requests that all send alike are sent once."""
+    """Performs the actions of one device in a swarm.
+
+    A request that is the same for all devices is sent once, and they share the response.
+    """
 
     def __init__(self, store: StateStore, *, shared: SharedResponses, **kwargs: Any) -> None:
         super().__init__(None, store, **kwargs)

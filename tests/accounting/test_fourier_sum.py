@@ -63,7 +63,7 @@ def test_a_sum_is_never_below_the_exact_one(
     sums, probabilities = exact_sum(values, masses, copies)
     truth = float(np.maximum(sums - threshold, 0.0) @ probabilities)
     slot = GridDistribution(values, masses, 0.0)
-    bound = upper_stop_loss(slot, copies=copies, threshold=threshold, cells=400)
+    bound = upper_stop_loss(slot, copies=copies, threshold=threshold, resolution=400)
     if bound is not None:
         assert truth <= bound * (1 + 1e-9)
 
@@ -75,7 +75,7 @@ def test_a_huge_ratio_above_the_grid_is_counted() -> None:
     slot = GridDistribution(values, masses, 0.0)
     without = GridDistribution(values[:-1], masses[:-1], 0.0)
     ordinary, bound = (
-        upper_stop_loss(one, copies=50, threshold=8.0, cells=400) for one in (without, slot)
+        upper_stop_loss(one, copies=50, threshold=8.0, resolution=400) for one in (without, slot)
     )
     assert ordinary is not None
     assert bound is not None
@@ -91,7 +91,7 @@ def test_a_binomial_tail_is_bounded_closely_at_any_size(copies: int, deviations:
     threshold = math.floor(copies * chance + deviations * deviation) + 0.5
     counts = np.arange(math.ceil(threshold), copies + 1)
     truth = float((counts - threshold) @ binom.pmf(counts, copies, chance))
-    bound = upper_stop_loss(slot, copies=copies, threshold=threshold, cells=600)
+    bound = upper_stop_loss(slot, copies=copies, threshold=threshold, resolution=600)
     assert bound is not None
     assert truth * (1 - 1e-7) <= bound <= truth * 1.05
 
@@ -120,7 +120,7 @@ def test_a_test_between_two_data_is_one_that_exists(
     """Its point lies in the region of all tests: below each line of slope e^eps."""
     cells = few_cells(shift, 16)
     test = ThresholdTest(
-        cells, epsilon=epsilon, slots=slots, participation=participation, fineness=200
+        cells, epsilon=epsilon, slots=slots, participation=participation, resolution=200
     )
     point = test.probabilities()
 
@@ -145,10 +145,10 @@ def test_mass_that_wraps_around_is_not_counted(
         grid = choose_grid(*args, **options)
         return grid and replace(grid, length=length)
 
-    choose_grid = fourier_sum._choose_grid
-    monkeypatch.setattr(fourier_sum, "_choose_grid", too_short)
+    choose_grid = fourier_sum.choose_grid
+    monkeypatch.setattr(fourier_sum, "choose_grid", too_short)
     cells, slots = few_cells(1.0, 16), 3
-    test = ThresholdTest(cells, epsilon=1.5, slots=slots, participation=1.0, fineness=200)
+    test = ThresholdTest(cells, epsilon=1.5, slots=slots, participation=1.0, resolution=200)
     differences = cells.present - math.exp(1.5) * cells.other
     sums, probabilities = exact_sum(differences / cells.base, cells.base, slots)
     assert test.gain <= float(np.maximum(sums, 0.0) @ probabilities) / slots * (1 + 1e-9)

@@ -11,8 +11,8 @@ from scipy.stats import binom
 
 from checkins.accounting.exact.grid_distribution import GridDistribution, Rounding, Side
 from checkins.accounting.exact.lattice_sum import (
+    LatticeAdder,
     LatticeDistribution,
-    LatticeSummer,
     discretise,
     sum_of_bounded,
 )
@@ -74,7 +74,7 @@ def test_every_step_preserves_the_mean(
     one = discretise(ratio, copies=copies, tolerance=tolerance, points=points)
     if one is None:
         return
-    total = LatticeSummer(one, ratio.mean, points, tolerance).sum_of(copies)
+    total = LatticeAdder(one, ratio.mean, points, tolerance).sum_of(copies)
     for found in (
         one,
         total,
@@ -98,11 +98,11 @@ def test_fewer_points_increase_the_stop_loss_transform(
     ratio = LaplaceRatio(local_epsilon)
     one = discretise(ratio, copies=copies, tolerance=1e-6, points=10.0)
     assert one is not None
-    summer = LatticeSummer(one, ratio.mean, 10.0, 1e-6)
-    fine = summer.sum_of(copies)
+    adder = LatticeAdder(one, ratio.mean, 10.0, 1e-6)
+    fine = adder.sum_of(copies)
     t = copies + deviate * fine.deviation
     calls = [
-        call(summer.on_grid(found, copies), t)
+        call(adder.on_grid(found, copies), t)
         for found in (fine, fine.coarser(), fine.coarser().coarser().coarser())
     ]
     assert calls == sorted(calls) or np.allclose(calls, sorted(calls), rtol=1e-9)

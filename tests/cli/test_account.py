@@ -95,7 +95,7 @@ def test_the_guarantee_is_printed_first(checkins) -> None:
     outcome = checkins(f"account {PURE} --adjacency add-remove")
     first = outcome.out.splitlines()[0]
     assert first.startswith("epsilon <= 0.1267 at delta = 1e-06 (add-remove), proved by")
-    for word in ("paper", "poisson", "upper bound", "other protocol", "Assumes:", "Rounding:"):
+    for word in ("paper", "poisson", "another protocol", "Assumptions:", "Rounding:"):
         assert word in outcome.out
 
 

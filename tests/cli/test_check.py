@@ -75,7 +75,10 @@ def test_the_example_is_shown_in_80_columns_with_its_seal_and_spending(
     assert (outcome.code, outcome.err) == (0, "")
     assert max(len(line) for line in outcome.out.splitlines()) <= 80
     assert all(line == line.rstrip() for line in outcome.out.splitlines())
-    assert f"Seal: {parse_campaign(PATIENTS.read_text()).campaign.seal}\n" in outcome.out
+    assert (
+        f"Seal (hash of the parameters):\n{parse_campaign(PATIENTS.read_text()).campaign.seal}\n"
+        in outcome.out
+    )
     words = " ".join(outcome.out.split())
     assert "In each slot, the server chooses up to 176 check-ins uniformly at random" in words
     assert "Epsilon by number of completed slots (delta = 1e-06, add-remove; rounded up):" in words

@@ -16,7 +16,7 @@ from sqlalchemy import bindparam, update
 from checkins.errors import InvalidValue
 from checkins.protocol.report import report_to_bytes
 from checkins.service.authentication import hashed
-from checkins.service.runs import intake, memory_limits, opening, slot_transitions
+from checkins.service.runs import intake, memory_limits, opening, report_sum, slot_transitions
 from checkins.service.runs.intake import CheckIn, EnrolmentRequest
 from checkins.service.runs.memory_limits import MIB, MemoryBudget
 from checkins.service.store import schema
@@ -112,7 +112,7 @@ def test_sums_of_batches_are_exact(
     """Also where they need 64 bits; ``own`` counts what the server draws itself."""
     drawn: list[np.ndarray] = []
 
-    def draw_dummies(count, sampler, draw=slot_transitions.draw_dummies):
+    def draw_dummies(count, sampler, draw=report_sum.draw_dummies):
         dummies = draw(count, sampler)
         drawn.extend(dummy.values.astype(np.int64) for dummy in dummies)
         return dummies
@@ -122,6 +122,7 @@ def test_sums_of_batches_are_exact(
         drawn.extend([] if event.noise is None else [event.noise.values])
         return event
 
+    monkeypatch.setattr(report_sum, "draw_dummies", draw_dummies)
     monkeypatch.setattr(slot_transitions, "draw_dummies", draw_dummies)
     monkeypatch.setattr(slot_transitions, "draw_expiry", draw_expiry)
     monkeypatch.setattr(memory_limits, "BATCH_BYTES", 3 * 4 * 11)  # three reports of eleven numbers

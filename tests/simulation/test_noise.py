@@ -171,11 +171,11 @@ def test_no_reports_have_no_laplace_noise() -> None:
 
 def test_a_ring_gives_an_array_back_only_after_the_others() -> None:
     ring = BufferRing()
-    taken = [ring.next_array((3, 5), np.uint32) for _ in range(BufferRing.SIZE)]
+    taken = [ring.next_array((3, 5)) for _ in range(BufferRing.SIZE)]
     assert all(array.ctypes.data % 64 == 0 for array in taken)
     assert len({array.ctypes.data for array in taken}) == BufferRing.SIZE
-    assert ring.next_array((3, 5), np.uint32).ctypes.data == taken[0].ctypes.data
-    assert ring.next_array((30, 5), np.uint32).shape == (30, 5)
+    assert ring.next_array((3, 5)).ctypes.data == taken[0].ctypes.data
+    assert ring.next_array((30, 5)).shape == (30, 5)
 
 
 def test_prefetched_work_is_in_order_and_raises_its_errors() -> None:

@@ -211,7 +211,7 @@ def test_the_guarantee_against_the_server_is_stated(
     epsilon: float, stated: str, light: None
 ) -> None:
     result = results.patients()
-    assert "Against the server itself: not stated." in text_of(report_page(result))
+    assert "If the server is the adversary: not stated." in text_of(report_page(result))
     alone = replace(result.certificate, against_server=AgainstServer(epsilon, "by itself"))
     assert stated in text_of(report_page(replace(result, certificate=alone)))
 

@@ -139,7 +139,7 @@ def _displacement_bound(design: Design, curious: int) -> float:
     """
     if not design.displaces_clients:
         return 0.0
-    return curious * design.participation / (design.drawable_slots * ((design.capacity or 1) + 1))
+    return curious * design.participation / (design.drawable_slots * (design.reports_per_slot + 1))
 
 
 def _curious_per_slot(design: Design, curious: int, *, most: float) -> tuple[int, float]:
@@ -152,7 +152,7 @@ def _curious_per_slot(design: Design, curious: int, *, most: float) -> tuple[int
     if noise_at_server or design.protocol is Protocol.AVERAGED:
         return 0, 0.0  # the reports of other clients in the slot are not needed to hide a report
     slots, probability = design.drawable_slots, design.participation / design.drawable_slots
-    places = (design.capacity or 1) - 1
+    places = design.reports_per_slot - 1
 
     def probability_of_more(in_slot: int) -> float:
         return slots * float(bdtrc(in_slot, curious, probability)) * (1.0 + 1e-6)

@@ -126,7 +126,7 @@ class Campaigns:
 
 @lru_cache(maxsize=256)
 def _cached_bounds(mechanism: Campaigns, delta: float) -> tuple[Bound, ...]:
-    """Return the bound of every method that covers the campaigns, kept for the latest requests.
+    """Return the bound of every method that covers the campaigns. Results are cached.
 
     A spending curve, a ledger and a plan certify the same campaigns several times.
     """

@@ -150,16 +150,16 @@ def charge_assumptions(
     if variation > 0.0:
         charge = total_variation.charge(epsilon=epsilon, variation=variation)
         lines.append(
-            f"all releases of the implementation together are within total variation"
-            f" {formatting.up(variation, 2)} of this design rounded to its grid; for this,"
-            f" {formatting.up(charge, 2)} is charged to delta"
+            "the total variation distance between all releases of the implementation and those of"
+            f" this design, rounded to the grid, is at most {formatting.up(variation, 2)}; delta"
+            f" includes {formatting.up(charge, 2)} for this"
         )
     if exposure > 0.0:
         charge = total_variation.charge(epsilon=epsilon, variation=0.0, exposure=exposure)
         lines.append(
             f"a client displaces a curious client (or too many curious clients meet in a slot that"
             f" sums their reports) with probability at most {formatting.up(exposure, 2)};"
-            f" for this, {formatting.up(charge, 2)} is charged to delta"
+            f" delta includes {formatting.up(charge, 2)} for this"
         )
     return tuple(lines)
 
@@ -233,16 +233,16 @@ def _noise_assumptions(design: Design, curious: int) -> Iterator[str]:
     if design.capacity is not None and design.capacity > 1:
         yield "a slot releases the sum of its reports only, not their order"
         yield f"{others} keep their reports secret"
-    if design.named_randomizer is not None:
-        named = design.named_randomizer
+    named = design.named_randomizer
+    if named is None:
+        limit = "local epsilon" if randomizer.is_pure else "local epsilon and delta"
+        yield f"a dummy and the report of any client are indistinguishable up to the {limit}"
+    else:
         yield f"every client randomizes its report by {named.describe()}"
         yield (
             "in every place of a slot without a report, the server draws a fresh dummy"
             f" ({named.describe_dummy()}), also if a chosen client does not report"
         )
-        return
-    limit = "local epsilon" if randomizer.is_pure else "local epsilon and delta"
-    yield f"a dummy and the report of any client are indistinguishable up to the {limit}"
 
 
 def _choice_assumptions(design: Design, adjacency: Adjacency, curious: int) -> Iterator[str]:

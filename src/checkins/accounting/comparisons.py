@@ -73,7 +73,7 @@ def _shuffling_bounds(
     n is the smallest declared population. If none is declared, it is the number of reports in all
     slots from which a client draws.
     """
-    clients = design.drawable_slots * (design.capacity or 1)
+    clients = design.drawable_slots * design.reports_per_slot
     if design.population is not None:
         clients = design.population.fewest
     exact_epsilon = shuffling_epsilon(randomizer.local_epsilon, clients=clients, delta=delta)

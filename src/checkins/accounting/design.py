@@ -338,6 +338,15 @@ class Design:
                 f"must be at most the {self.population.most:,} clients, or no slot has enough",
             )
 
+    @property
+    def reports_per_slot(self) -> int:
+        """The number of reports with noise in the sum of a slot, dummies included.
+
+        It is the capacity, or 1 if no capacity is declared. With noise at the server, a slot gets
+        noise only once, and sums all check-ins if no capacity is declared.
+        """
+        return self.capacity or 1
+
     def slot_noise(self, noise: GaussianNoise) -> float:
         """Return the standard deviation of the noise of a slot's output, in clip norms.
 

@@ -8,8 +8,8 @@ were chosen. ``certify_adaptive`` certifies the blocks.
 
 A ``Block`` is declared before any of its campaigns releases anything, and charged in full, even if
 some of its campaigns never run. Within a block, campaigns compose as if fixed beforehand. The
-*curve* of a block is an upper bound on its delta as a function of epsilon. Its *slack* is a part of
-delta that the charge may ignore.
+*curve* of a block is an upper bound on its delta as a function of epsilon. Its *slack* is an amount
+of delta that is set aside for the block. Its charge need only cover the curve minus the slack.
 
 Theorem:     docs/theory/adaptive-campaigns.md.
 Neighbours:  either relation; the curve of a block bounds both directions.
@@ -58,7 +58,7 @@ RENYI_ORDERS = (2, 3, 4, 6, 8, 10, 12, 16, 20, 24, 32, 40, 48, 64, 96, 128, 256,
 """Orders of the Renyi filters that ``choose_filter`` compares."""
 MOST_RENYI_ORDER = RENYI_ORDERS[-1]
 FIXED_BEFOREHAND = "parameters fixed beforehand"
-"""Last words of the assumption that a filter makes unnecessary."""
+"""The end of the assumption of composition without a filter."""
 _MOST_COMPARED = 1000
 """Largest number of campaigns for which the comparison without a filter is computed."""
 _NODES, _COARSE_NODES, _COARSE_CELLS = 512, 128, 128
@@ -313,9 +313,9 @@ def filtered_epsilon(
     """Return the smallest epsilon for which the filter admits these blocks, or infinity if none.
 
     The filter's bound, the slack of its blocks and the total variation each have a fixed share of
-    delta. None of the three may use what another one leaves. The charge for total variation grows
-    with epsilon. It is computed at the larger of the epsilon and the promised ``budget``, because
-    the promise must hold for every sequence of blocks that could have been chosen.
+    delta. What one of them does not use may not be used by the others. The charge for total
+    variation grows with epsilon. It is computed at the larger of the epsilon and ``budget``,
+    because the budget must hold for every sequence of blocks that could have been chosen.
     """
     charges = [
         block_charge(block, privacy_filter, adjacency, delta=delta, number=number)
@@ -391,8 +391,8 @@ def certify_adaptive(
 
     ``privacy_filter`` must have been fixed before the first release. The certificate's epsilon is
     the smallest budget under which the filter admits these blocks. It is a guarantee only if no
-    larger budget was allowed. If a larger ``budget`` was promised, the total variation is charged
-    at that epsilon.
+    larger budget was allowed. If a larger ``budget`` was allowed, the total variation is charged at
+    that epsilon.
     """
     started = time.perf_counter()
     designs = [design for block in blocks for design in block.designs]

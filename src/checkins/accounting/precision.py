@@ -5,10 +5,10 @@ meets a budget here also meets it in a certificate.
 
 The *level* of a design is the noise multiplier of its Gaussian noise, or the local epsilon of its
 randomizer. ``calibrate_at`` searches for the level with the least noise. It starts from a
-closed-form estimate, which is the larger of two amounts of noise. With the first amount, the
-likelihood ratio of the client's own slot meets the budget. With the second amount, the variance of
-the likelihood ratio over all slots meets the budget. The estimate is within about ten percent of
-the exact noise, but it is not a bound.
+closed-form estimate, which is the larger of two amounts of noise. The first amount would meet the
+budget if only the likelihood ratio of the client's own slot varied. The second amount would meet it
+if the privacy loss of all slots together were normally distributed. The estimate is within about
+ten percent of the exact noise, but it is not a bound.
 
 Theorem:     docs/theory/gaussian.md, docs/theory/pure.md, docs/theory/windows-and-capacity.md.
 Neighbours:  the relation that the caller passes.
@@ -374,11 +374,11 @@ def _estimated_local_epsilon(design: Design, target: Target, campaigns: int) -> 
     epsilon_each = min(target.epsilon, 600.0) / campaigns
     known_slot = math.log1p(math.expm1(epsilon_each) / participation)
     is_replace_one = target.adjacency is Adjacency.REPLACE_ONE
-    if design.named_randomizer is not None or (design.capacity or 1) > 1:
+    if design.named_randomizer is not None or design.reports_per_slot > 1:
         estimate = _estimated_shared_epsilon(
             slots,
             participation,
-            design.capacity or 1,
+            design.reports_per_slot,
             isinstance(design.randomizer, LaplaceReports),
             target,
             campaigns,

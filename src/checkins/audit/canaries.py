@@ -115,7 +115,7 @@ class _WorstCaseCanary:
 
 @dataclass(frozen=True, slots=True)
 class ResponseCanary(_WorstCaseCanary):
-    """A client whose report is one of two or three outcomes, as all other reports are."""
+    """A client whose report has two or three possible outcomes, like all other reports."""
 
     name: str
     explained: str

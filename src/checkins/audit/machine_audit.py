@@ -206,7 +206,7 @@ class MachineAudit:
     @cached_property
     def _adversary(self) -> adversary.Adversary:
         design, first = self.campaign.design, wake_slot_of(self.campaign)
-        reports = 1 if self._noise_at_server else (design.capacity or 1)
+        reports = 1 if self._noise_at_server else design.reports_per_slot
         window = (
             range(first, first + design.window) if design.window else range(1, design.slots + 1)
         )

@@ -5,11 +5,14 @@ evaluated twice, with the canary and without it, which halves the work. The meas
 valid, because each of the two event probabilities is bounded separately, so the two halves may
 depend on each other.
 
-Only what depends on the canary is drawn. If a report is one of two or three outcomes, the sum of a
-slot reveals how often each outcome occurs. The canary may be any report of any slot, so only the
-counts over all slots together matter. If a sum has additive noise, only its component along the
-canary's update depends on the canary. This module is for simulation only, because its seeded
-floating-point noise protects no client.
+Only what depends on the canary is drawn:
+
+- If a report has two or three possible outcomes, the sum of a slot reveals how often each outcome
+  occurs. The canary may be any report of any slot, so only the counts over all slots together
+  matter.
+- If a sum has additive noise, only its component along the canary's update depends on the canary.
+
+This module is for simulation only, because its seeded floating-point noise protects no client.
 
 A score is the log-likelihood ratio log f of all releases of a run. Let m be the number of slots, p
 the probability that the canary checks in to a slot that releases something, w_i the probability
@@ -96,7 +99,7 @@ class RunParameters:
             slots=slots,
             drawable_slots=design.drawable_slots,
             participation=design.participation,
-            capacity=design.capacity if may_use_all else design.capacity or 1,
+            capacity=design.capacity if may_use_all else design.reports_per_slot,
             repeats=repeats,
             averaged=averaged,
             contributors=design.population.fewest if averaged and design.population else 1,

@@ -249,7 +249,7 @@ def read_arguments(source: TomlSource, section: str, key: str) -> tuple[tuple[st
 def divide_by_for_file(campaign: Any) -> int | None:
     """Return ``divide_by``. None if it is the default: the capacity, or 1 without a capacity."""
     count = campaign.task.optimizer.divide_by
-    return None if count == (campaign.design.capacity or 1) else plain_value(count)
+    return None if count == campaign.design.reports_per_slot else plain_value(count)
 
 
 def schedule_for_file(campaign: Any) -> str | None:

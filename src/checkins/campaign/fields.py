@@ -74,7 +74,7 @@ BUDGET = _section(
         attribute_path="design.population",
     ).means(
         "how many clients there are: an assumption. Averaged updates need it. With a capacity, it"
-        " can make ε smaller, because few slots overflow. A certificate that uses it says so. A"
+        " can make ε smaller, because few slots are full. A certificate that uses it says so. A"
         " coordinator enrols at most HI clients in a run",
         comment="(choose) an assumption. A certificate that uses it says so",
         privacy="assumption",
@@ -188,8 +188,8 @@ RANDOMIZER = _section(
         "dimension", partial(_integer, most=MOST_PRIVUNIT_DIMENSION), "1 to 10⁸, optional"
     ).means(
         "PrivUnit only: the number of coordinates of a report, one for each parameter of the model."
-        " With it, the certificate uses the dummies that run, so ε is smaller. Without it, PrivUnit"
-        " is certified like any randomizer with this `local_epsilon`",
+        " With it, the certificate uses how dummies are drawn, so ε is smaller. Without it,"
+        " PrivUnit is certified like any randomizer with this `local_epsilon`",
         comment="number of parameters of the model. With it, epsilon is smaller",
     ),
     _optional("clip", _number, "above 0").means(

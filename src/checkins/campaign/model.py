@@ -160,7 +160,7 @@ class Campaign:
                     "must be absent: averaged updates divide by the number of reports",
                 )
         elif optimizer.divide_by is None:
-            filled = replace(optimizer, divide_by=self.design.capacity or 1)
+            filled = replace(optimizer, divide_by=self.design.reports_per_slot)
             object.__setattr__(self, "task", replace(task, optimizer=filled))
 
     def _check_sums(self) -> None:

@@ -64,9 +64,11 @@ class PartialRun:
 
     @property
     def design(self) -> Design | None:
-        """The design of the slots that are over. None if nothing was released.
+        """The design of the slots that are over. None if they released nothing.
 
-        Nothing was released if fewer than ``least_reports`` clients contributed to all slots.
+        They released nothing if there are none, or if all are warm-up slots of a sliding window.
+        Under averaged updates, they also released nothing if there were no reports, or fewer than
+        ``least_reports`` in all of them together.
         """
         if self.slots <= self.campaign.warm_up:
             return None
@@ -97,7 +99,7 @@ class PartialRun:
             reports_per_sum = design.least_reports or 1
             sums = -(-max(population, self.contributors or 0) // reports_per_sum)
         elif campaign.noise_at is not NoiseAt.SERVER:
-            reports_per_sum = design.capacity or 1
+            reports_per_sum = design.reports_per_slot
         variation_of_one_sum = grid.variation(
             campaign.mechanism(grid.MAX_DIMENSION),
             grid.Grid(step),
@@ -130,10 +132,10 @@ class ComposedRuns:
     @classmethod
     def of(cls, runs: Sequence[PartialRun]) -> ComposedRuns:
         budget = shared_budget(runs)
+        releasing_runs = [(run, design) for run in runs if (design := run.design) is not None]
         run_counts: dict[Design, int] = {}
-        for run in runs:
-            if run.design is not None:
-                run_counts[run.design] = run_counts.get(run.design, 0) + run.times
+        for run, design in releasing_runs:
+            run_counts[design] = run_counts.get(design, 0) + run.times
         repeats = math.gcd(*run_counts.values()) or 1
         list_length = sum(run_counts.values()) // repeats
         if repeats > validate.MAX_CAMPAIGNS:
@@ -150,7 +152,7 @@ class ComposedRuns:
         designs = tuple(
             design for design, count in run_counts.items() for _ in range(count // repeats)
         )
-        variation = sum_variations(run.variation for run in runs if run.design is not None)
+        variation = sum_variations(run.variation for run, _ in releasing_runs)
         return cls(designs or (_empty_design(runs[0].campaign),), repeats, budget, variation)
 
 

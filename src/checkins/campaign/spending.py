@@ -5,9 +5,9 @@ probability p0 k/m, where p0 is its probability in all m slots (``Design.after``
 docs/invariants.md). Runs with fresh randomness compose. The runs of one campaign were declared
 together, so they are composed like runs that were fixed beforehand. Another campaign on the same
 population may have been chosen after earlier releases. Then a privacy filter, a rule that was fixed
-before the first release, composes the campaigns. Under a filter, a campaign that another campaign
-follows counts with all the repeats that it declared and that its budget allows, even those that
-were never run. Devices draw noise on a grid, which differs slightly from the continuous noise of
+before the first release, composes the campaigns. Under a filter, every campaign but the last counts
+with all the repeats that it declared and that its budget allows, even if they were never run.
+Devices draw noise on a grid, which differs slightly from the continuous noise of
 the design. The total variation distance between the two is charged to delta.
 
 Theorem:     docs/theory/windows-and-capacity.md, docs/theory/adaptive-campaigns.md,
@@ -75,7 +75,9 @@ def certify_runs(
         certificate = certify(
             composed.designs, compare=compare, curious=curious, **composed.arguments
         )
-    caveats = tuple(dict.fromkeys(line for run in runs for line in _caveats(run.campaign)))
+    caveats = tuple(
+        dict.fromkeys(line for run in runs for line in _simulation_only_assumptions(run.campaign))
+    )
     if any(run.stopped for run in runs):
         certificate = replace(certificate, epsilon_lower=0.0)
     return replace(certificate, assumptions=(*certificate.assumptions, *caveats))
@@ -95,7 +97,10 @@ def _certify_by_filter(runs: Sequence[PartialRun], privacy_filter: Filter) -> Ce
 
 
 def _largest_budget(runs: Sequence[PartialRun]) -> float:
-    """Return the largest epsilon of the budgets. A smaller one may depend on releases."""
+    """Return the largest epsilon of the budgets.
+
+    A smaller budget of a later campaign may have been chosen because of earlier releases.
+    """
     return max(run.campaign.budget.epsilon for run in runs)
 
 
@@ -148,9 +153,9 @@ def _counted_block(
 ) -> tuple[PartialRun, ...]:
     """Return the runs that count for a campaign if another campaign follows it.
 
-    ``possible_runs`` is the number of the campaign's repeats that began in this block or not at
-    all. The decision to open the next campaign may depend on the releases. Without that decision,
-    all of these repeats could have been run, so every repeat that the budget allows counts. A
+    ``possible_runs`` is the number of the campaign's repeats that began in this block, or that
+    never began. The operator could have run all of them, and may have opened the next campaign
+    instead because of a release. So every one of these repeats counts that the budget allows. A
     repeat may also count for an earlier block of the same campaign.
     """
     campaign = block[0].campaign
@@ -185,7 +190,7 @@ def _cached_epsilon(runs: tuple[PartialRun, ...], privacy_filter: Filter | None)
         return math.inf
 
 
-def _caveats(campaign: Campaign) -> tuple[str, ...]:
+def _simulation_only_assumptions(campaign: Campaign) -> tuple[str, ...]:
     """Return the assumptions of a certificate that say why a campaign can only be simulated."""
     if campaign.randomizer.kind is RandomizerKind.PRIVUNIT:
         return (PRIVUNIT_CAVEAT,)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import sys
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -52,6 +53,22 @@ def plain_table(*columns: str, right: Sequence[str] = (), title: str | None = No
         is_last = column == columns[-1]
         table.add_column(column, justify=justify, no_wrap=not is_last, overflow="fold")
     return table
+
+
+def align_decimals(numbers: Sequence[str]) -> list[str]:
+    """Pad numbers with spaces to one width, with all decimal points in one column.
+
+    >>> align_decimals(["0.475", "12", "1.5*"])
+    [' 0.475', '12    ', ' 1.5* ']
+    """
+    whole_parts = [re.match(r"[^.e*]*", number)[0] for number in numbers]  # type: ignore[index]
+    left = max(map(len, whole_parts), default=0)
+    indented = [
+        " " * (left - len(whole)) + number
+        for whole, number in zip(whole_parts, numbers, strict=True)
+    ]
+    width = max(map(len, indented), default=0)
+    return [number.ljust(width) for number in indented]
 
 
 def bullet_list(

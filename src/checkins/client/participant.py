@@ -233,7 +233,11 @@ def _fetch_flow(url: str, run_id: str | None, retry_timeout_s: float) -> Flow[Ca
 
 
 def _open_runs(response: Response) -> list[tuple[int, str]] | None:
-    """Return number and id of each run that is not over; None if the response lists no runs."""
+    """Return number and id of each run that is not over, or None to retry the request.
+
+    The request is retried if the response is not a valid listing of campaigns. A valid listing may
+    be empty.
+    """
     listing = response.parse_json(wire.Campaigns, 200)
     try:
         return listing and [

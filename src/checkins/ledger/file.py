@@ -145,7 +145,8 @@ def _open_and_lock(path: Path) -> int:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         status = os.fstat(descriptor)
         if not os.path.samestat(status, os.stat(path)):
-            raise OSError(errno.EWOULDBLOCK, "was replaced while it was opened")
+            # another process replaced the file, so the lock is on a file that nobody reads
+            raise BlockingIOError(errno.EWOULDBLOCK, os.strerror(errno.EWOULDBLOCK))
         if status.st_size == 0:
             durable_file.sync_folder(path.parent)
     except OSError as error:

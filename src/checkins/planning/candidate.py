@@ -202,7 +202,7 @@ CHECK_IN_SHARE = 0.3
 MIN_SLOT_S = 1.0
 """Shortest slot in seconds that a plan uses."""
 UPLOAD_SAFETY_FACTOR = 2.0
-"""How many times as long as the uplink's rate implies an upload may take."""
+"""Time for an upload, divided by the time that the rate of the uplink implies."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,8 +241,8 @@ def slot_load(
 ) -> SlotLoad:
     """Return the expected load of a slot if there are ``clients`` clients.
 
-    If ``slot_s`` is None, the slot is as short as the server and the uplink allow if the population
-    is the largest declared one.
+    If ``slot_s`` is None, the slot is as short as the server and the uplink allow for the largest
+    declared population.
     """
     upload_bytes = BYTES_PER_NUMBER * question.dimension
     length_s = shortest_slot_s(candidate, question) if slot_s is None else slot_s
@@ -271,7 +271,8 @@ def slot_load(
 def shortest_slot_s(candidate: DesignCandidate, question: Question) -> float:
     """Return the length in seconds of the shortest slot in which all reports can be uploaded.
 
-    The largest declared population is assumed, and the server's rate is respected.
+    It is computed for the largest declared population, and for the number of reports that the
+    server can process per second.
     """
     upload_s = BYTES_PER_NUMBER * question.dimension / question.devices.uplink_bytes_per_s
     most_check_ins = question.population.most * candidate.participation / candidate.slots

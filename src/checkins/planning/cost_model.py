@@ -4,12 +4,13 @@ The *proxy* is one number that stands for the expected error of a design. Smalle
 
     proxy = R/(2ηT) + √V,     V = g²/N + d s²/T
 
-Its unit is the clip norm times R, the distance from the first model to a good model. The first term
-is the distance that remains after T model steps of the largest stable size η, which is larger with
-momentum. V is the variance of the mean of all steps. g² is the mean square of an update in clip
-norms, N is the number of clients, d is the dimension, and s is the standard deviation of one
-coordinate of one step's mean update. s is the noise of a slot's sum divided by the number of client
-reports in the sum. So dummies, dropouts and dismissed check-ins make s larger.
+R is the distance from the first model to a good model. The estimated excess loss is the proxy times
+the clip norm times R. The first term measures how far the model still is from a good one after T
+steps of the largest stable size η, which is larger with momentum. V is the variance of the mean of
+all steps. g² is the mean square of an update in clip norms, N is the number of clients, and d is
+the dimension. s is the standard deviation of one coordinate of the mean update of one step, in clip
+norms. It is the noise of a slot's sum divided by the number of client reports in the sum. So
+dummies, dropouts and dismissed check-ins make s larger.
 
 Theorem:     the form of Theorem 4.2 of the paper, [BKMTT20], for smooth losses ([B15, Thm 6.3]),
              without its constants. If a theorem of the paper covers a design, its bound on the risk

@@ -152,9 +152,9 @@ ONE_RATIO_PAGE = "docs/theory/one-likelihood-ratio.md"
 GAUSSIAN_PAGE = "docs/theory/gaussian.md"
 PURE_PAGE = "docs/theory/pure.md"
 WINDOWS_PAGE = "docs/theory/windows-and-capacity.md"
-SHUFFLING_PAGE = "docs/theory/pure.md, Shuffling; Theorem 4.1"
-ERROR_PAGE = "Theorem 4.2 (smooth), docs/planning.md, Estimated error"
-DUMMIES_STATEMENT = "Proposition 3.4"
+SHUFFLING_PAGE = "docs/theory/pure.md, Shuffling; BKMTT20, Theorem 4.1"
+ERROR_PAGE = "docs/planning.md, Estimated error; BKMTT20, Theorem 4.2 (smooth)"
+DUMMIES_STATEMENT = "BKMTT20, Proposition 3.4"
 """Pages of the documentation and statements of the paper that the reasons cite."""
 
 
@@ -191,7 +191,7 @@ def _protocol_reason(design: CalibratedDesign) -> Reason:
         return Reason(
             "Averaged updates use every report. Their epsilon is proved only for neighbours that"
             " replace one client's data.",
-            "Theorem 4.1",
+            "BKMTT20, Theorem 4.1",
         )
     if candidate.protocol is Protocol.AVERAGED:
         return Reason(
@@ -206,13 +206,13 @@ def _protocol_reason(design: CalibratedDesign) -> Reason:
             f" draws one of the {_slots_text(candidate.window)} after it has joined. An observer"
             f" knows these slots, and not which of them it drew. The first"
             f" {_slots_text(candidate.window - 1)} of the campaign release nothing.",
-            f"{WINDOWS_PAGE}; Theorem 4.3",
+            f"{WINDOWS_PAGE}; BKMTT20, Theorem 4.3",
         )
     return Reason(
         f"Each client draws one of {_slots_text(candidate.slots)} by itself, so the server does not"
         " sample clients. The bound on epsilon covers all releases together, and holds for any"
         " behaviour of the other clients.",
-        f"{ONE_RATIO_PAGE}; Theorem 3.2",
+        f"{ONE_RATIO_PAGE}; BKMTT20, Theorem 3.2",
     )
 
 
@@ -234,16 +234,16 @@ def _noise_reasons(design: CalibratedDesign) -> Iterator[Reason]:
         )
     elif candidate.noise_at is NoiseAt.SERVER and candidate.capacity is None:
         yield Reason(
-            f"The server adds Gaussian noise ({level}) once to the sum of a slot. This needs"
-            " no dummy reports and no limit on the check-ins of a slot, and epsilon does not depend"
-            " on the number of clients.",
+            f"The server adds Gaussian noise ({level}) once to the sum of each slot. So it needs no"
+            " dummy reports and no limit on the check-ins of a slot, and epsilon does not depend on"
+            " the number of clients.",
             f"{WINDOWS_PAGE}, Noise at the server",
         )
         capacity = capacity_without_overflow(candidate, design.question)
         yield Reason(
-            f"If the devices added this noise, each slot would need exactly {capacity:,} reports,"
-            " with dummies in place of missing reports, and the certificate would assume at most"
-            f" {most}. The server would still have to be trusted.",
+            f"If the devices added noise instead, each slot would sum exactly {capacity:,} reports."
+            " The server would draw a dummy report for each missing report, and the certificate"
+            f" would assume at most {most}. The server would still have to be trusted.",
             f"{WINDOWS_PAGE}, Capacity",
         )
     elif candidate.noise_at is NoiseAt.SERVER:
@@ -266,8 +266,9 @@ def _noise_reasons(design: CalibratedDesign) -> Iterator[Reason]:
                 f"With at most {most}, a slot almost never has more check-ins than this."
             )
         yield Reason(
-            f"A slot sums {candidate.capacity:,} reports, dummies included, each with Gaussian"
-            f" noise ({level}). So every sum has the same noise. {overflow_text}",
+            f"A slot sums exactly {candidate.capacity:,} reports, each with Gaussian noise"
+            f" ({level}). The server draws a dummy report for each missing report, so every sum"
+            f" has the same noise. {overflow_text}",
             f"{GAUSSIAN_PAGE}; {DUMMIES_STATEMENT}",
         )
 
@@ -299,7 +300,7 @@ def _participation_reasons(design: CalibratedDesign) -> Iterator[Reason]:
     yield Reason(
         f"A participation of {participation:g} {reason}. It also amplifies privacy, because clients"
         " that do not take part reveal nothing.",
-        f"{ONE_RATIO_PAGE}; Theorem 3.2",
+        f"{ONE_RATIO_PAGE}; BKMTT20, Theorem 3.2",
     )
 
 
@@ -319,10 +320,10 @@ def _repeats_reason(design: CalibratedDesign) -> Reason:
             " mean of all updates."
         )
     return Reason(
-        f"The {repeats:,} runs have independent randomness. Composing their privacy loss"
-        f" distributions gives a smaller epsilon than adding epsilons.{one_run} But a client checks"
+        f"The {repeats:,} runs have independent randomness, so their privacy loss distributions are"
+        f" composed, which gives a smaller epsilon than adding epsilons.{one_run} A client checks"
         f" in up to {repeats:,} times, at most once in each run.",
-        f"{WINDOWS_PAGE}, Several campaigns; Corollary 3.3",
+        f"{WINDOWS_PAGE}, Several campaigns; BKMTT20, Corollary 3.3",
     )
 
 
@@ -330,9 +331,9 @@ def _schedule_reason(design: CalibratedDesign) -> Reason:
     load = design.metrics.slot_load
     return Reason(
         f"A slot of {load.slot_s:g} s is long enough to upload a report of {load.upload_bytes:,}"
-        f" bytes; the server then receives {load.server_updates_per_s:,.3g} reports per second. All"
-        f" runs together take {duration_text(load.duration_s)}. The schedule does not affect"
-        " epsilon.",
+        f" bytes. The server then receives about {load.server_updates_per_s:,.3g} reports per"
+        f" second. All runs together take {duration_text(load.duration_s)}. The schedule does not"
+        " affect epsilon.",
         "docs/planning.md, Time and load",
     )
 
@@ -357,8 +358,8 @@ def _comparison_reason(design: CalibratedDesign, front: Sequence[CalibratedDesig
     cost = " and ".join(costs) or "about the same load"
     return Reason(
         f"Another design ({best.label}) has the smallest estimated error, {gain:.1%} below that of"
-        f" this design, but needs {cost}. The planner recommends a design with twice the uploads"
-        f" only if its estimated error is at least {1 - 2**-LOAD_EXPONENT:.1%} smaller.",
+        f" this design, but needs {cost}. The planner accepts more uploads only if the estimated"
+        f" error decreases by at least {1 - 2**-LOAD_EXPONENT:.1%} per doubling of uploads.",
         ERROR_PAGE,
     )
 

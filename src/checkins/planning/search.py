@@ -27,9 +27,11 @@ from checkins.planning.question import Question
 from checkins.planning.search_space import candidates, with_slots
 
 LOAD_EXPONENT = 0.05
-"""Exponent of the load (the number of bytes that a client uploads) in the score. A design with
-twice the uploads has the same score if its proxy (the expected error, see ``cost_model``) is 3.4%
-smaller."""
+"""Exponent of the load (the number of bytes that a client uploads) in the score.
+
+The score is the proxy (the expected error, see ``cost_model``) times load^LOAD_EXPONENT. So the
+score stays the same if the proxy decreases by 3.4% per doubling of the load.
+"""
 FINALISTS, MOST_CANDIDATES_TRIED = 5, 24
 """The search stops when FINALISTS candidates are calibrated, or MOST_CANDIDATES_TRIED are tried. It
 returns the best calibrated candidate."""

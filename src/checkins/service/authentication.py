@@ -128,6 +128,14 @@ def is_same_secret(credential: str, secret: str) -> bool:
     return hmac.compare_digest(hashed(credential), hashed(secret))
 
 
+def is_operator(credential: str | None, operator_token: str) -> bool:
+    """Compare the credential of a request with the operator's token in constant time.
+
+    ``credential`` is None if the request has none.
+    """
+    return credential is not None and is_same_secret(credential, operator_token)
+
+
 def new_token() -> str:
     """Draw a token from the operating system's randomness. A token is valid for one check-in."""
     return secrets.token_urlsafe(TOKEN_BYTES)

@@ -16,7 +16,7 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from checkins import validate
 from checkins.errors import InvalidValue
-from checkins.service.authentication import HIDDEN, is_same_secret, require_secret
+from checkins.service.authentication import HIDDEN, require_secret
 from checkins.service.authentication import Enrolment as Enrolment
 from checkins.service.authentication import EnrolmentKind as EnrolmentKind
 
@@ -99,10 +99,6 @@ class Settings:
     def redacted_store(self) -> str:
         """The URL of the store without its password."""
         return redacted_url(self.store)
-
-    def is_operator(self, credential: str | None) -> bool:
-        """Compare a credential with the operator's token in constant time."""
-        return credential is not None and is_same_secret(credential, self.operator_token)
 
     def to_json(self) -> str:
         """Return all settings, including secrets, as JSON for the pipe to a worker process.

@@ -89,7 +89,7 @@ def expected_dummies(population: SimulatedPopulation) -> float:
     """Return the expected number of dummies in a run."""
     design = population.design
     released_slots = design.slots - (design.window or 1) + 1
-    return (design.capacity or 1) * released_slots - expected_reports(population)
+    return design.reports_per_slot * released_slots - expected_reports(population)
 
 
 def _check_in_binomials(population: SimulatedPopulation, *, from_slot: int = 1) -> _Binomials:

@@ -33,6 +33,7 @@ class _LinearMethods:
 
     __slots__ = ()
     features: int
+    classes: Any
     shapes: Any
 
     @property
@@ -49,6 +50,16 @@ class _LinearMethods:
         x = rows_as_matrix(features, self.features, flat.dtype)
         scores: Rows = x @ tensors["weights"] + tensors["bias"]
         return scores
+
+    def residuals(self, scores: Any, labels: Any) -> Any:
+        """Return the derivative of the loss by the scores."""
+        raise NotImplementedError
+
+    def gradient(self, flat: Vector, features: Rows, labels: Rows) -> Vector:
+        x = rows_as_matrix(features, self.features, flat.dtype)
+        check_labels(labels, rows=len(x), classes=self.classes)
+        residuals = self.residuals(self.scores(flat, features), labels).astype(flat.dtype) / len(x)
+        return np.append(x.T @ residuals, residuals.sum(axis=0))
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,12 +89,6 @@ class Softmax(_LinearMethods):
 
     def residuals(self, scores: Any, labels: Any) -> Any:
         return class_residuals(scores, labels)
-
-    def gradient(self, flat: Vector, features: Rows, labels: Rows) -> Vector:
-        x = rows_as_matrix(features, self.features, flat.dtype)
-        check_labels(labels, rows=len(x), classes=self.classes)
-        residuals = class_residuals(self.scores(flat, features), labels) / len(x)
-        return np.append(x.T @ residuals, residuals.sum(axis=0))
 
 
 def cross_entropy(scores: jax.Array, label: Any) -> jax.Array:
@@ -124,6 +129,10 @@ class Logistic(_LinearMethods):
         validate.count(most=MAX_LAYER_WEIGHTS, features=self.features)
 
     @property
+    def classes(self) -> int:
+        return 2
+
+    @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
         return {"weights": (self.features,), "bias": ()}
 
@@ -141,9 +150,3 @@ class Logistic(_LinearMethods):
         import jax
 
         return jax.nn.sigmoid(scores) - labels
-
-    def gradient(self, flat: Vector, features: Rows, labels: Rows) -> Vector:
-        x = rows_as_matrix(features, self.features, flat.dtype)
-        check_labels(labels, rows=len(x), classes=2)
-        residuals = self.residuals(self.scores(flat, features), labels).astype(flat.dtype)
-        return np.append(residuals @ x, residuals.sum()) / len(x)

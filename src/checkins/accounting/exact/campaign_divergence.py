@@ -44,7 +44,10 @@ from checkins.accounting.solve import Divergence, Interval, crossing
 from checkins.errors import NotCovered
 
 _CURVE_CELLS = 320
-"""Number of grid cells if a whole curve of divergences is computed, or a rarely used one."""
+"""Number of grid cells for a whole curve of divergences, and for slots that overflow.
+
+It is smaller than for a certificate, to save time.
+"""
 
 
 def divergence(
@@ -345,7 +348,7 @@ def pair(
     """Return a dominating pair of one campaign, rounded to ``rounding.side``, for composition.
 
     If it is rounded down and the noise is not Gaussian, the pair of replace-one is that of
-    add/remove, because a client's other data may look like its absence.
+    add/remove, because the reports of a client's other data may be distributed like dummies.
     """
     _check_coverage(design, adjacency)
     if design.participation == 0.0:

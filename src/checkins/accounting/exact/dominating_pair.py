@@ -157,8 +157,12 @@ class DominatingPair:
         binned = DominatingPair(absent, present, gains, self.only_present, self.only_absent)
         pair = _split_cells(binned, edges)
         last = first + cells
-        present, only_present = _raised(pair.present, edges, _missing_mass(pair.present))
-        absent, only_absent = _raised(pair.absent[::-1], -edges[::-1], _missing_mass(pair.absent))
+        present, only_present = _with_raised_deltas(
+            pair.present, edges, _missing_mass(pair.present)
+        )
+        absent, only_absent = _with_raised_deltas(
+            pair.absent[::-1], -edges[::-1], _missing_mass(pair.absent)
+        )
         remove = DensePLDPmf(interval, first, present, only_present, True)
         add = DensePLDPmf(interval, -last, absent, only_absent, True)
         return PrivacyLossDistribution(remove, add)
@@ -174,7 +178,9 @@ def _missing_mass(masses: FloatArray) -> float:
     return max(0.0, 1.0 - math.fsum(masses))
 
 
-def _raised(masses: FloatArray, losses: FloatArray, infinite: float) -> tuple[FloatArray, float]:
+def _with_raised_deltas(
+    masses: FloatArray, losses: FloatArray, infinite: float
+) -> tuple[FloatArray, float]:
     """Return the masses and the mass of an infinite loss, with deltas raised by ``ROUND_OFF``.
 
     The mass of every loss above 0 grows by this factor, and the mass of the other losses shrinks.

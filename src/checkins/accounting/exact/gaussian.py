@@ -33,7 +33,7 @@ from checkins.accounting.exact.slot_ratio import (
 from checkins.accounting.solve import Divergence, first_true, root_above
 
 _PAIR_CELLS = 320
-"""Largest fineness of a grid if a whole curve of divergences is computed."""
+"""Largest number of grid cells if a whole curve of divergences is computed."""
 MAX_SHIFT = 60.0
 """Largest shift of a Gaussian, in standard deviations. With a larger shift, epsilon is useless."""
 

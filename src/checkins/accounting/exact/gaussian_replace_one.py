@@ -1,7 +1,8 @@
 """The exact accountant for replace-one with Gaussian noise: one campaign, and pairs to compose.
 
-Sums of slots are computed by one Fourier transform (``fourier_sum``), or by doubling
-(``slot_sum``) if slots are very many or their ratios very heavy-tailed.
+The distribution of the sum over all slots is computed by one Fourier transform (``fourier_sum``).
+If there are very many slots, or if single ratios may be huge, it is computed by doubling
+(``slot_sum``).
 
 Theorem:     docs/theory/gaussian.md, "Replace-one".
 """
@@ -24,7 +25,12 @@ from checkins.accounting.exact.dominating_pair import (
     from_curve,
     from_tests,
 )
-from checkins.accounting.exact.fourier_sum import CellMasses, ThresholdTest, upper_stop_loss
+from checkins.accounting.exact.fourier_sum import (
+    CellMasses,
+    ThresholdTest,
+    threshold_of_sum,
+    upper_stop_loss,
+)
 from checkins.accounting.exact.grid_distribution import (
     REPLACE_ONE_CELLS,
     Rounding,
@@ -45,7 +51,7 @@ _REACH = 13.0
 _MAX_EPSILON = 200.0  # above it, the values of a replace-one ratio may not fit a double
 _FEW_SLOTS = 1000
 """With more slots, sums by doubling use fewer cells, to save time."""
-_COARSE_CELLS = 100  # fineness with which a search starts
+_COARSE_CELLS = 100  # resolution of the grid with which a search starts
 _PRECISION, _ONE_SLOT_PRECISION = 2e-5, 1e-9  # relative precisions of a search
 _DOUBLING_PRECISION = 2e-4  # bounds by doubling are at least ten times as wide
 _FINE_PAIR_CELLS = 512
@@ -57,7 +63,7 @@ _MOST_EXTRA_LOAD = 2000.0  # with as many more check-ins than twice the capacity
 class GaussianReplaceOne:
     """Bounds on the divergence between the releases with two values of one client's data.
 
-    ``cells`` is the fineness of the grid. None means that of a certificate.
+    ``cells`` is the resolution of the grid. None means that of a certificate.
 
     Theorem:     docs/theory/gaussian.md, "Replace-one". Exact without a capacity.
     Neighbours:  replace-one.
@@ -85,14 +91,10 @@ class GaussianReplaceOne:
             campaign, delta=self.delta, cells=2 * self.cells, side=Side.UP
         )
         one_slot = discretise_up(campaign.replace_one_ratio(epsilon), rounding)
-        threshold = (
-            campaign.slots
-            * (1.0 - campaign.participation)
-            / campaign.participation
-            * math.expm1(epsilon)
-        )
+        slots, participation = campaign.slots, campaign.participation
+        threshold = threshold_of_sum(epsilon, slots=slots, participation=participation)
         stop_loss = upper_stop_loss(
-            one_slot, copies=campaign.slots, threshold=threshold, cells=self.cells
+            one_slot, copies=slots, threshold=threshold, resolution=self.cells
         )
         if stop_loss is None:
             return None
@@ -119,7 +121,7 @@ class GaussianReplaceOne:
             epsilon=epsilon,
             slots=self.campaign.slots,
             participation=self.campaign.participation,
-            fineness=self.cells,
+            resolution=self.cells,
         )
 
     def epsilon(self, delta: float) -> Interval:

@@ -172,7 +172,7 @@ def _on_points(ratio: SlotRatio, low: float, high: float, step: float) -> Lattic
 
 
 @dataclass(frozen=True, slots=True)
-class LatticeSummer:
+class LatticeAdder:
     """Sums of independent copies of ``one``, rounded up.
 
     ``points`` is the smallest number of grid points per standard deviation of a sum.
@@ -184,8 +184,8 @@ class LatticeSummer:
     tolerance: float
 
     @classmethod
-    def of(cls, ratio: SlotRatio, rounding: Rounding, *, copies: float) -> LatticeSummer | None:
-        """Return the summer for about ``copies`` copies, or None if it would not be precise."""
+    def of(cls, ratio: SlotRatio, rounding: Rounding, *, copies: float) -> LatticeAdder | None:
+        """Return the adder for about ``copies`` copies, or None if it would not be precise."""
         points = _POINTS_PER_CELL * rounding.cells
         one = discretise(ratio, copies=copies, tolerance=rounding.tolerance, points=points)
         return None if one is None else cls(one, ratio.mean, points, rounding.tolerance)
@@ -224,7 +224,7 @@ class LatticeSummer:
 
 def sum_of_bounded(copies: int, ratio: SlotRatio, rounding: Rounding) -> GridDistribution:
     """Return the sum of ``copies`` independent copies of a bounded ratio, rounded up."""
-    summer = LatticeSummer.of(ratio, rounding, copies=copies)
-    if summer is None:
+    adder = LatticeAdder.of(ratio, rounding, copies=copies)
+    if adder is None:
         return sum_of(copies, discretise_up(ratio, rounding), mean=ratio.mean, rounding=rounding)
-    return summer.on_grid(summer.sum_of(copies), copies)
+    return adder.on_grid(adder.sum_of(copies), copies)

@@ -42,7 +42,7 @@ from checkins.accounting.exact.grid_distribution import (
     discretise_up,
     sum_of,
 )
-from checkins.accounting.exact.lattice_sum import LatticeSummer
+from checkins.accounting.exact.lattice_sum import LatticeAdder
 from checkins.accounting.exact.pure import (
     PureAddRemove,
     PureCampaign,
@@ -72,7 +72,7 @@ _MIN_DEVIATION = 1e-5
 _MAX_LOCAL_EPSILON = 30.0
 """Largest local epsilon for which dummies are used. Above it, they would not lower the bound."""
 _TAIL_EXPONENT = 60.0
-"""Numbers of copies C outside a window count as 1. Their probability is below 2 e^-60."""
+"""Values of C outside a window are replaced by 1. Their total probability is below 2 e^-60."""
 _COPIES_TOLERANCE = 1e-22
 """Mass that may lie beyond the grid of a mean of copies."""
 _SINGLE_COPY_CELLS = 80
@@ -98,7 +98,7 @@ _ADD_REMOVE_RESOLUTION, _REPLACE_ONE_RESOLUTION, _COARSE_RESOLUTION = (
 )
 
 
-class _Summer(Protocol[Sum]):
+class _Adder(Protocol[Sum]):
     """Sums of independent copies of one ratio, in the representation ``Sum``, rounded up."""
 
     def sum_of(self, copies: int) -> Sum: ...
@@ -110,15 +110,15 @@ class _Summer(Protocol[Sum]):
 
 
 @dataclass(frozen=True, slots=True)
-class _GridSummer:
-    """Sums on unevenly spaced grids, for ratios for which ``LatticeSummer`` is not precise."""
+class _GridAdder:
+    """Sums on unevenly spaced grids, for ratios for which ``LatticeAdder`` is not precise."""
 
     copy: GridDistribution
     mean: float
     rounding: Rounding
 
     @classmethod
-    def of(cls, ratio: SlotRatio, rounding: Rounding) -> _GridSummer:
+    def of(cls, ratio: SlotRatio, rounding: Rounding) -> _GridAdder:
         return cls(_on_grid(ratio, rounding), ratio.mean, rounding)
 
     def sum_of(self, copies: int) -> GridDistribution:
@@ -131,17 +131,17 @@ class _GridSummer:
         return total
 
 
-def _sums(summer: _Summer[Sum], counts: Sequence[int]) -> Iterator[GridDistribution]:
+def _sums(adder: _Adder[Sum], counts: Sequence[int]) -> Iterator[GridDistribution]:
     """Yield the sums of these numbers of copies, which increase."""
-    total = summer.sum_of(counts[0])
-    yield summer.on_grid(total, counts[0])
+    total = adder.sum_of(counts[0])
+    yield adder.on_grid(total, counts[0])
     extra_sums: dict[int, Sum] = {}
     for before, copies in pairwise(counts):
         extra = copies - before
         if extra not in extra_sums:
-            extra_sums[extra] = summer.sum_of(extra)
-        total = summer.add(total, extra_sums[extra], copies)
-        yield summer.on_grid(total, copies)
+            extra_sums[extra] = adder.sum_of(extra)
+        total = adder.add(total, extra_sums[extra], copies)
+        yield adder.on_grid(total, copies)
 
 
 def _sums_of_copies(
@@ -149,10 +149,10 @@ def _sums_of_copies(
 ) -> Iterator[GridDistribution]:
     """Yield the sums of these numbers of copies of ``ratio``, of which ``typical`` is likely."""
     rounding = Rounding(side=Side.UP, cells=cells, tolerance=_COPIES_TOLERANCE)
-    lattice = LatticeSummer.of(ratio, rounding, copies=typical)
+    lattice = LatticeAdder.of(ratio, rounding, copies=typical)
     if lattice is not None:
         return _sums(lattice, counts)
-    return _sums(_GridSummer.of(ratio, rounding), counts)
+    return _sums(_GridAdder.of(ratio, rounding), counts)
 
 
 def mean_of_copies(ratio: SlotRatio, copies: int, cells: int) -> DiscreteRatio:
@@ -223,7 +223,7 @@ def _mean_deviations(total: GridDistribution, copies: int, mean: float) -> tuple
 class NamedCampaign:
     """A campaign of a named randomizer, whose slots sum ``capacity`` reports each.
 
-    If ``is_coarse``, the slot ratios are computed faster and are larger than necessary. If
+    If ``is_coarse``, upper bounds on the slot ratios are computed faster and are looser. If
     ``slots_have_room``, no slot is full before the client checks in. So the client takes the place
     of a dummy, and never that of another client.
     """
@@ -276,7 +276,10 @@ class NamedCampaign:
 
     @property
     def among_dummies(self) -> PureCampaign:
-        """The campaign if all other reports are dummies: each place of a slot is like a slot."""
+        """The campaign in which all other reports are dummies, as a campaign of capacity 1.
+
+        Each place for a report then counts as a slot of its own.
+        """
         places = self.slots * self.capacity
         return PureCampaign(self.local_epsilon, places, self.participation)
 

@@ -242,7 +242,10 @@ class PureCapacityCampaign:
 
     @property
     def among_dummies(self) -> PureCampaign:
-        """The campaign if all other reports are dummies: each place of a slot is like a slot."""
+        """The campaign in which all other reports are dummies, as a campaign of capacity 1.
+
+        Each place for a report then counts as a slot of its own.
+        """
         return PureCampaign(self.local_epsilon, self.places, self.participation)
 
     @property

@@ -13,8 +13,6 @@ each for the inputs that are worst in convex order, at a value drawn from the du
 report for L_F). ``dummy_share`` is the largest s with s D <= u for every report u. A distribution X
 is given by its expectations ``call(t)`` = E(X - t)_+ and ``put(t)`` = E(t - X)_+.
 
-Notation: b = e^eps0, where eps0 is the local epsilon.
-
 Theorem:     docs/theory/pure.md, "Named randomizers".
 """
 
@@ -115,10 +113,14 @@ class TwoLevelLaw:
         return 1.0 / (1.0 + self.dummy_high_probability * math.expm1(self.local_epsilon))
 
     @property
+    def gap(self) -> float:
+        """The high value of the density ratio minus the low value."""
+        return self.dummy_share * math.expm1(self.local_epsilon)
+
+    @property
     def two_point(self) -> TwoPoint:
         """The ratio L_E, in the form that binomial sums need."""
-        low = self.dummy_share
-        gap = low * math.expm1(self.local_epsilon)
+        low, gap = self.dummy_share, self.gap
         return TwoPoint(low + gap, 1.0 / low, gap, self.dummy_high_probability)
 
     @property
@@ -129,7 +131,7 @@ class TwoLevelLaw:
 
     @cached_property
     def against_dummy(self) -> DiscreteRatio:
-        q, gap = self.dummy_high_probability, self.dummy_share * math.expm1(self.local_epsilon)
+        q, gap = self.dummy_high_probability, self.gap
         return DiscreteRatio(
             np.array([-q * gap, (1.0 - q) * gap]), np.array([1.0 - q, q]), mean=1.0
         )
@@ -142,9 +144,9 @@ class TwoLevelLaw:
         return DiscreteRatio(np.array([down, 0.0, up]), np.array(masses), mean=1.0)
 
     def replace_one_ratio(self, epsilon: float) -> DiscreteRatio:
-        q, low, e = self.dummy_high_probability, self.dummy_share, math.exp(epsilon)
-        gap, mean = low * math.expm1(self.local_epsilon), -math.expm1(epsilon)
-        middle = mean * (low - 1.0)
+        q, gap, e = self.dummy_high_probability, self.gap, math.exp(epsilon)
+        mean = -math.expm1(epsilon)
+        middle = mean * (self.dummy_share - 1.0)
         deviations = np.array([middle - e * gap, middle, middle + gap])
         return DiscreteRatio(deviations, np.array([q, max(1.0 - 2.0 * q, 0.0), q]), mean=mean)
 

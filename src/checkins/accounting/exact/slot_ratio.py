@@ -40,7 +40,7 @@ class SlotRatio(Protocol):
 
     @property
     def quantiles(self) -> FloatArray:
-        """About the quantiles of X at the normal ``DEVIATES``, used only to choose a grid."""
+        """Approximate quantiles of X at the normal ``DEVIATES``, used only to choose a grid."""
         ...
 
     def call(self, t: FloatArray) -> FloatArray: ...

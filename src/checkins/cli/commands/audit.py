@@ -42,8 +42,9 @@ OPTIONS = (
         the same. Default: as many as --seconds allows.
     --seconds S  Approximate duration of all attacks together, in seconds. Default 30.
     --confidence C  Confidence level: the probability that all measured bounds hold. Default 0.9999.
-    --delta D  A delta at which epsilon is measured, between 0 and 1. Can be repeated; the
-        verdict is for the first delta. Default: the delta of the campaign, 1e-3 and 1e-2.
+    --delta D  A delta at which epsilon is measured, between 0 and 1. Can be repeated: the verdict
+        is over all deltas, and details are shown for the first. Default: the delta of the
+        campaign, 1e-3 and 1e-2.
     --canary worst-case|data|all  The client that the attacks try to detect. worst-case: a
         client with the worst possible updates. data: a client with unusual data in real
         training. Default all.
@@ -67,8 +68,9 @@ def audit(given: GivenOptions) -> None:
     it. An attack guesses from the released models whether the canary took part. The numbers of
     right and wrong guesses give a lower bound on epsilon.
 
-    Exit code 0: the lower bound is at most the certified epsilon. 1: the lower bound exceeds the
-    certified epsilon. 2: the arguments are wrong.
+    Exit code 0: at every delta, and for every engine, the lower bound is at most the certified
+    epsilon. 1: at some delta, for some engine, it exceeds the certified epsilon, or the audit
+    failed. 2: the arguments are wrong.
     """
     file, out = given.values["file"], given.path("out")
     if given.values["one_run"] and "trials" in given:
@@ -213,9 +215,17 @@ def _verdict(audit: Audit) -> Text:
     certificate = check.certificates[delta]
     certified = formatting.up(certificate.epsilon)
     if audit.contradicted:
+        deltas = dict.fromkeys(
+            delta
+            for part in (check, audit.machines)
+            if part is not None
+            for delta in part.contradicted_deltas
+        )
+        contradicted_where = f"at delta = {', '.join(f'{delta:g}' for delta in deltas)},"
         return Text(
-            "Contradicted: the measured lower bound exceeds the certified epsilon. With confidence"
-            f" {audit.confidence}, either the certificate or the code that was run is wrong.",
+            f"Contradicted: {contradicted_where} the measured lower bound exceeds the certified"
+            f" epsilon. With confidence {audit.confidence}, either the certificate or the code that"
+            " was run is wrong.",
             style="bold red",
         )
     verdict = Text.assemble(("Consistent", "bold green"), ": ")
@@ -236,14 +246,21 @@ def _epsilon_table(check: CertificateCheck) -> RenderableType:
         "measured\nlower bound",
         "\nverdict",
     )
-    table = terminal.plain_table(*columns, right=columns[:-1])
-    for delta, certificate in check.certificates.items():
+    table = terminal.plain_table(*columns, right=columns[:1])
+    certificates = check.certificates
+    bounds = zip(
+        terminal.align_decimals([formatting.up(one.epsilon) for one in certificates.values()]),
+        terminal.align_decimals(
+            [formatting.down(check.known_lower_bound(d)) for d in certificates]
+        ),
+        terminal.align_decimals([formatting.down(check.measured(d)) for d in certificates]),
+        strict=True,
+    )
+    for delta, epsilons in zip(certificates, bounds, strict=True):
         contradicted = delta in check.contradicted_deltas
         table.add_row(
             f"{delta:g}",
-            formatting.up(certificate.epsilon),
-            formatting.down(check.known_lower_bound(delta)),
-            formatting.down(check.measured(delta)),
+            *epsilons,
             "contradicted" if contradicted else "consistent",
             style="bold red" if contradicted else "",
         )
@@ -262,17 +279,18 @@ def _attacks_table(check: CertificateCheck) -> RenderableType:
     )
     table = terminal.plain_table(
         *columns,
-        right=columns[1:4],
+        right=columns[1:2],
         title=f"Epsilon of each attack at delta = {delta:g}",
     )
-    for result in check.results:
-        exact = result.exact.get(delta)
+    measured = [formatting.down(result.at(delta).epsilon) for result in check.results]
+    exact = [
+        formatting.nearest(result.exact[delta]) if delta in result.exact else ""
+        for result in check.results
+    ]
+    bounds = zip(terminal.align_decimals(measured), terminal.align_decimals(exact), strict=True)
+    for result, epsilons in zip(check.results, bounds, strict=True):
         table.add_row(
-            result.canary,
-            f"{result.runs:,}",
-            formatting.down(result.at(delta).epsilon),
-            "" if exact is None else formatting.nearest(exact),
-            _guesses(result, delta, guesses),
+            result.canary, f"{result.runs:,}", *epsilons, _guesses(result, delta, guesses)
         )
     return table
 

@@ -15,7 +15,7 @@ from checkins import formatting
 from checkins.accounting import NoiseAt, Protocol
 from checkins.campaign import Campaign, RandomizerKind
 from checkins.cli.errors import printable
-from checkins.cli.terminal import bullet_list, plain_table
+from checkins.cli.terminal import align_decimals, bullet_list, plain_table
 from checkins.cli.views.certificate import certificate_parts
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ def slot_description(campaign: Campaign) -> str:
         aggregation = f"sums {updates}, adds {_gaussian_text(campaign)} to the sum"
     else:
         reports = f"their reports ({_report_text(campaign)})"
-        aggregation = f"sums {reports}, adds a dummy report for each missing report"
+        aggregation = f"sums {reports}, draws a dummy report for each missing report"
     if design.capacity == 1 and campaign.noise_at is not NoiseAt.SERVER:
         choice = "chooses one check-in uniformly at random"
         aggregation = (
@@ -113,7 +113,7 @@ def checked_parts(checked: CheckedCampaign) -> Iterator[RenderableType]:
     campaign, budget = checked.campaign, checked.campaign.budget
     delta_text = f"delta = {budget.delta!r}, {budget.adjacency}"
     yield Text.assemble((printable(campaign.name), "bold"), f" ({printable(checked.file.path)})")
-    yield f"Seal: {campaign.seal}"
+    yield f"Seal (hash of the parameters):\n{campaign.seal}"
     yield slot_description(campaign)
     composed = ""
     if checked.earlier is not None:
@@ -128,9 +128,10 @@ def checked_parts(checked: CheckedCampaign) -> Iterator[RenderableType]:
     else:
         yield from certificate_parts(checked.certificate)
     yield f"\nEpsilon by number of completed slots{composed} ({delta_text}; rounded up):"
-    table = plain_table("slots", "epsilon", right=("slots", "epsilon"))
-    for slots, epsilon in checked.curve:
-        table.add_row(f"{slots:,}", formatting.up(epsilon))
+    table = plain_table("slots", "epsilon <=", right=("slots",))
+    epsilons = align_decimals([formatting.up(epsilon) for _, epsilon in checked.curve])
+    for (slots, _), epsilon in zip(checked.curve, epsilons, strict=True):
+        table.add_row(f"{slots:,}", epsilon)
     yield table
     yield from bullet_list("Keys to add before clients can join", missing_lines(campaign))
     if checked.within_budget:

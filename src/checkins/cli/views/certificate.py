@@ -12,12 +12,13 @@ from rich.text import Text
 
 from checkins import formatting
 from checkins.accounting import METHODS, Parameter
-from checkins.cli.terminal import bullet_list, plain_table
+from checkins.accounting.precision import Method
+from checkins.cli.terminal import align_decimals, bullet_list, plain_table
 
 if TYPE_CHECKING:
     from checkins.accounting import Adjacency, Alternative, Calibration, Certificate
 
-UPPER_BOUND, COMPARISON, LOWER_BOUND = "upper bound", "other protocol", "lower bound"
+COMPARISON, LOWER_BOUND = "another protocol", "lower bound"
 
 
 def certificate_parts(certificate: Certificate) -> list[RenderableType]:
@@ -25,8 +26,8 @@ def certificate_parts(certificate: Certificate) -> list[RenderableType]:
     return [
         guarantee_sentence(certificate),
         methods_table(certificate),
-        *bullet_list("Assumes", certificate.assumptions),
         *_dummy_definition(certificate),
+        *bullet_list("Assumptions", certificate.assumptions),
         *_against_server(certificate),
         Text(
             "Rounding: epsilon is rounded up and the lower bound down, to 4 digits.",
@@ -70,17 +71,31 @@ def guarantee_sentence(certificate: Certificate, *, counted_noun: str = "campaig
 
 def methods_table(certificate: Certificate) -> Table:
     """Return a table with a row per method: the best bound, other bounds, then other protocols."""
-    table = plain_table("method", "epsilon", "kind", "note", right=("epsilon",))
+    table = plain_table("method", "epsilon <=", "note")
 
     def rank(bound: Alternative) -> tuple[bool, bool, bool]:
         return bound.method != certificate.method, not bound.proves, math.isinf(bound.epsilon)
 
-    for bound in sorted(certificate.alternatives, key=rank):
+    bounds = sorted(useful_alternatives(certificate), key=rank)
+    epsilons = align_decimals([formatting.up(bound.epsilon) for bound in bounds])
+    for bound, epsilon in zip(bounds, epsilons, strict=True):
         best = bound.method == certificate.method
         style = "bold" if best else "" if bound.proves else "dim"
-        kind = "" if math.isinf(bound.epsilon) else UPPER_BOUND if bound.proves else COMPARISON
-        table.add_row(bound.method, formatting.up(bound.epsilon), kind, bound.note, style=style)
+        note = bound.note if bound.proves else f"{COMPARISON}: {bound.note}"
+        table.add_row(bound.method, epsilon, note, style=style)
     return table
+
+
+def useful_alternatives(certificate: Certificate) -> list[Alternative]:
+    """Return the alternatives without a bound that assumes a population and gains nothing by it."""
+    without_population = epsilon_of_method(Method.EXACT, certificate)
+    return [
+        bound
+        for bound in certificate.alternatives
+        if bound.method != Method.EXACT_POPULATION
+        or bound.method == certificate.method
+        or not bound.epsilon >= without_population
+    ]
 
 
 def _dummy_definition(certificate: Certificate) -> list[RenderableType]:
@@ -92,12 +107,12 @@ def _dummy_definition(certificate: Certificate) -> list[RenderableType]:
 
 def _lower_bound_case(certificate: Certificate) -> str:
     """Return the case in which the lower bound holds. Rounding to a grid may lower epsilon."""
-    unrounded = ", if values are not rounded to a grid" if certificate.variation > 0.0 else ""
+    unrounded = " without rounding to the grid" if certificate.variation > 0.0 else ""
     return certificate.epsilon_lower_of + unrounded
 
 
 def _against_server(certificate: Certificate) -> list[RenderableType]:
-    """Return the guarantee against the server itself, or an empty list if it is not computed."""
+    """Return the guarantee if the server is the adversary, or nothing if it is not computed."""
     local = certificate.against_server
     if local is None:
         return []
@@ -105,26 +120,32 @@ def _against_server(certificate: Certificate) -> list[RenderableType]:
     if math.isfinite(local.epsilon):
         epsilon = formatting.up(local.epsilon)
         bound = f"epsilon <= {epsilon} at delta = {certificate.delta!r} (replace-one), "
-    return [f"Against the server: {bound}{local.note}."]
+    return [f"If the server is the adversary: {bound}{local.note}."]
 
 
 def methods_by_adjacency(title: str, certificates: Mapping[Adjacency, Certificate]) -> Table:
     """Return a table of methods for one design, with a column for each neighbour relation."""
     names = [str(adjacency) for adjacency in certificates]
-    table = plain_table("method", *names, "kind", right=names, title=title)
+    table = plain_table("method", *names, "note", title=title)
     columns, proves_by_method = list(certificates.values()), dict[str, bool]()
     for certificate in columns:
         proves_by_method[certificate.method] = True
         proves_by_method |= {bound.method: bound.proves for bound in certificate.alternatives}
-    for method in sorted(proves_by_method, key=lambda method: not proves_by_method[method]):
-        table.add_row(
-            method,
-            *(_cell(epsilon_of_method(method, each), formatting.up) for each in columns),
-            UPPER_BOUND if proves_by_method[method] else COMPARISON,
+    methods = sorted(proves_by_method, key=lambda method: not proves_by_method[method])
+    epsilons = [
+        align_decimals(
+            [
+                *(_cell(epsilon_of_method(method, each), formatting.up) for method in methods),
+                _cell(epsilon_of_method(LOWER_BOUND, each), formatting.down),
+            ]
         )
-    lower = [_cell(epsilon_of_method(LOWER_BOUND, each), formatting.down) for each in columns]
+        for each in columns
+    ]
     cases = " / ".join(dict.fromkeys(_lower_bound_case(each) for each in columns))
-    table.add_row("", *lower, f"{LOWER_BOUND} for {cases}")
+    notes = ["upper bound" if proves_by_method[method] else COMPARISON for method in methods]
+    rows = zip((*methods, ""), *epsilons, (*notes, f"{LOWER_BOUND} for {cases}"), strict=True)
+    for row in rows:
+        table.add_row(*row)
     return table
 
 

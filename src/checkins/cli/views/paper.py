@@ -16,7 +16,7 @@ from rich.text import Text
 
 from checkins import formatting
 from checkins.accounting.paper.tables import Curve, SheetRow, TableRow
-from checkins.cli.terminal import bullet_list, plain_table
+from checkins.cli.terminal import align_decimals, bullet_list, plain_table
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -39,20 +39,21 @@ COLOURS = (BLUE, ORANGE, GREEN, PURPLE)
 def table1_parts(rows: Sequence[TableRow], setting: Mapping[str, float]) -> list[RenderableType]:
     """Return Table 1 with the parameters at which it is evaluated."""
     local_epsilon = setting["local_epsilon"]
-    table = plain_table("amplified by", "grows as", "epsilon", "proved by", right=("epsilon",))
-    for row in rows:
-        vacuous = row.epsilon > local_epsilon
-        table.add_row(
-            row.source, row.order, formatting.up(row.epsilon) + "*" * vacuous, row.statement
-        )
+    table = plain_table("amplified by", "grows as", "epsilon", "proved by")
+    epsilons = align_decimals(
+        [formatting.up(row.epsilon) + "*" * (row.epsilon > local_epsilon) for row in rows]
+    )
+    for row, epsilon in zip(rows, epsilons, strict=True):
+        table.add_row(row.source, row.order, epsilon, row.statement)
     return [
         (
-            f"Table 1: epsilon after one pass over {setting['clients']:,} clients, replace-one,"
-            f" local epsilon ε₀ = {local_epsilon:g}, delta = {setting['delta']!r}."
+            "Table 1 of [BKMTT20] compares bounds on epsilon for one pass over n ="
+            f" {setting['clients']:,} clients with local epsilon ε₀ = {local_epsilon:g}, at delta ="
+            f" {setting['delta']!r} (replace-one)."
         ),
         table,
         Text(
-            f"*: vacuous, because epsilon <= {local_epsilon:g} even without amplification."
+            f"*: useless, because epsilon <= {local_epsilon:g} holds without amplification."
             " Epsilon is rounded up. docs/references.bib lists the papers in brackets.",
             style="dim",
         ),
@@ -62,26 +63,37 @@ def table1_parts(rows: Sequence[TableRow], setting: Mapping[str, float]) -> list
 def figure2_parts(curves: Sequence[Curve], setting: Mapping[str, float]) -> list[RenderableType]:
     """Return the table of Figure 2, at ``TABLE_LOCAL_EPSILONS``."""
     names = [f"n={curve.clients:.0e}".replace("e+0", "e") for curve in curves]
-    table = plain_table("ε₀", "bound", *names, right=("ε₀", *names))
+    table = plain_table("ε₀", "bound", *names)
     grid = curves[0].local_epsilons
-    for local_epsilon in TABLE_LOCAL_EPSILONS:
-        index = int(abs(grid - local_epsilon).argmin())
-        for title, field in (("this paper", "this_paper"), ("earlier", "earlier")):
-            bounds = [float(getattr(curve, field)[index]) for curve in curves]
-            table.add_row(
-                f"{grid[index]:g}" if field == "this_paper" else "",
-                title,
-                *(formatting.up(bound) + ("*" if bound > grid[index] else " ") for bound in bounds),
+    indices = [int(abs(grid - value).argmin()) for value in TABLE_LOCAL_EPSILONS]
+    fields = {"this_paper": "this paper", "earlier": "earlier"}
+    keys = [(index, field) for index in indices for field in fields]
+    columns = []
+    for curve in curves:
+        bounds = [float(getattr(curve, field)[index]) for index, field in keys]
+        columns.append(
+            align_decimals(
+                [
+                    formatting.up(bound) + "*" * bool(bound > grid[index])
+                    for (index, _), bound in zip(keys, bounds, strict=True)
+                ]
             )
+        )
+    local_epsilons = align_decimals(
+        [f"{grid[index]:g}" if field == "this_paper" else "" for index, field in keys]
+    )
+    titles = [fields[field] for _, field in keys]
+    for row in zip(local_epsilons, titles, *columns, strict=True):
+        table.add_row(*row)
     return [
         (
-            "Figure 2: epsilon after shuffling n reports with local epsilon ε₀ each, replace-one,"
-            f" delta = {setting['delta']!r}."
+            "Figure 2 of [BKMTT20] compares two bounds on epsilon after shuffling n reports, each"
+            f" with local epsilon ε₀, at delta = {setting['delta']!r} (replace-one)."
         ),
         table,
         Text(
-            "*: vacuous, because epsilon <= ε₀ even without amplification. Epsilon is rounded"
-            " up. this paper: Theorem 5.1. earlier: Erlingsson et al. (2019).",
+            "*: useless, because epsilon <= ε₀ holds without shuffling. Epsilon is rounded up. this"
+            " paper: [BKMTT20, Thm 5.1]. earlier: [EFMRTT19, Thm 7].",
             style="dim",
         ),
     ]
@@ -105,7 +117,8 @@ def theorems_parts(rows: Sequence[SheetRow], setting: Mapping[str, float]) -> li
         f"{name.replace('_', ' ')} {value:,g}" for name, value in setting.items()
     )
     return [
-        f"Every statement of the paper, for replace-one neighbours, with {parameters}.",
+        f"This table evaluates every statement of the paper [BKMTT20] for replace-one neighbours"
+        f" and {parameters}.",
         table,
         *bullet_list(
             "Refused, because the preconditions of the statement do not hold",
@@ -113,10 +126,11 @@ def theorems_parts(rows: Sequence[SheetRow], setting: Mapping[str, float]) -> li
             numbered=True,
         ),
         Text(
-            "Values are rounded to nearest, so they are examples and not bounds. Reports have local"
-            " delta 0, except in rows with local δ > 0. A theorem may increase the delta of the"
-            " guarantee: the column total δ shows it. Rows with given total δ choose smaller deltas"
-            " in the proof, so that the total is the delta above.",
+            "Statements without a key are of [BKMTT20]. Values are rounded to nearest, so they are"
+            " examples and not bounds. Reports have local delta 0, except in rows with local δ > 0."
+            " In these rows, the guarantee has a larger delta, shown in the column total δ. In rows"
+            " with given total δ, the guarantee has the delta above, because the proof starts from"
+            " a smaller one.",
             style="dim",
         ),
     ]

@@ -19,7 +19,7 @@ from checkins import formatting, validate
 from checkins.accounting import Adjacency
 from checkins.cli import params
 from checkins.cli.params import GivenOptions
-from checkins.cli.terminal import bullet_list, plain_table
+from checkins.cli.terminal import align_decimals, bullet_list, plain_table
 from checkins.cli.views.certificate import guarantee_sentence
 from checkins.errors import InvalidValue
 from checkins.planning.explain import duration_text
@@ -42,12 +42,15 @@ class _PlainPrompt(Prompt):
 
 @dataclass(frozen=True, slots=True)
 class OptionPrompt:
-    """A prompt for one option. ``check`` raises ``InvalidValue`` if the answer is not valid."""
+    """A prompt for one option. ``check`` raises ``InvalidValue`` if the answer is not valid.
+
+    The prompt for the task has no ``check`` of its own, because the command checks its answer.
+    """
 
     name: str
     question_text: str
     explanation: str
-    check: Callable[[str], object]
+    check: Callable[[str], object] = str
     choices: tuple[str, ...] = ()
     default: str | None = None
 
@@ -84,7 +87,6 @@ TASK_PROMPT = OptionPrompt(
     "task",
     "What is learned? [patients/fashion-mnist/synthetic/FILE/other]",
     "A built-in task, the name of a campaign file, or other.",
-    str,
     default=OTHER_TASK,
 )
 DIMENSION_PROMPT = OptionPrompt(
@@ -164,13 +166,7 @@ def plan_parts(plan: Plan, *, out: str | None) -> Iterator[RenderableType]:
         ),
     )
     yield _front_table(plan)
-    yield Text(
-        f"*: recommended. epsilon: certified, rounded up, at delta = {best.target.delta!r}"
-        f" ({best.target.adjacency}). error: estimated, without unit. time: duration of all runs."
-        " upload: average upload of a client in all runs. noise: noise multiplier of server or"
-        " client noise (Gaussian), or local epsilon of another randomizer.",
-        style="dim",
-    )
+    yield _front_legend(plan)
     yield ""
     yield from bullet_list(
         "If the number of clients differs from the planned number",
@@ -194,7 +190,7 @@ def _design_table(plan: Plan) -> RenderableType:
         "slots": f"{candidate.slots:,}{runs}",
         "window": None if candidate.window is None else f"{candidate.window:,} slots",
         "participation": f"{candidate.participation:g}",
-        "capacity": None if best.capacity is None else f"{best.capacity} check-ins per slot",
+        "capacity": None if best.capacity is None else f"{best.capacity} check-ins of a slot",
         "minibatch": f"{candidate.minibatch:,} slots" if candidate.minibatch > 1 else None,
         "randomizer": f"{candidate.randomizer}{noise_place}",
         level_name: f"{best.level:g}",
@@ -212,27 +208,50 @@ def _design_table(plan: Plan) -> RenderableType:
 
 
 def _front_table(plan: Plan) -> RenderableType:
-    numbers = ("epsilon", "error", "time", "upload", "noise")
     table = plain_table(
         "",
-        *numbers,
+        "epsilon <=",
+        "error",
+        "time",
+        "upload",
+        "noise",
         "design",
-        right=numbers,
+        right=("time", "upload"),
         title="Pareto-optimal designs (all with the fixed protocol, unless another is named)",
     )
-    for design in plan.front:
+    epsilons = align_decimals([formatting.up(design.epsilon) for design in plan.front])
+    errors = align_decimals([formatting.nearest(design.metrics.proxy, 3) for design in plan.front])
+    levels = align_decimals([f"{design.level:.4g}" for design in plan.front])
+    for design, epsilon, error, level in zip(plan.front, epsilons, errors, levels, strict=True):
         is_recommended = design is plan.recommended
         table.add_row(
             "*" if is_recommended else "",
-            formatting.up(design.epsilon),
-            formatting.nearest(design.metrics.proxy, 3),
+            epsilon,
+            error,
             duration_text(design.metrics.duration_s),
             bytes_text(design.load),
-            f"{design.level:.4g}",
+            level,
             design.label.removeprefix("fixed protocol, "),
             style="bold" if is_recommended else "",
         )
     return table
+
+
+def _front_legend(plan: Plan) -> RenderableType:
+    """Return a line for each column of the table of designs."""
+    target = plan.recommended.target
+    meanings = {
+        "*": "the recommended design",
+        "epsilon <=": f"proved at delta = {target.delta!r} ({target.adjacency}), rounded up",
+        "error": "estimated error of the model, only for comparing designs",
+        "time": "duration of all runs",
+        "upload": "average upload of a client in all runs",
+        "noise": "noise multiplier if the noise is Gaussian, otherwise the local epsilon",
+    }
+    table = Table.grid(padding=(0, 2))
+    for column, meaning in meanings.items():
+        table.add_row(Text(column, style="dim"), Text(meaning, style="dim"))
+    return Padding(table, (0, 0, 0, 1))
 
 
 def _next_steps(plan: Plan, out: str | None) -> Iterator[RenderableType]:

@@ -125,7 +125,7 @@ const drawCertificate = (plan) => {
     ["Interval", words.epsilonInterval(certificate)],
     ["Neighbours", `${words.neighbours(certificate.adjacency)}.`],
     ["Method", `${words.method(certificate.method)}.`],
-    ["Against the server", words.againstServer(certificate)],
+    ["If the server is the adversary", words.againstServer(certificate)],
   ]);
   const assumptions = (Array.isArray(certificate?.assumptions) ? certificate.assumptions : []).filter((item) => typeof item === "string");
   setList("assumptions", assumptions.length > 0 ? assumptions : ["The server states no assumption."]);

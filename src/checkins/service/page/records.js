@@ -27,7 +27,7 @@ export const drawCertificate = (view) => {
     ["Protects", `${words.textOr(certificate.unit, "one client")}, in all releases together.`],
     ["Neighbours", `${words.neighbours(certificate.adjacency)}.`],
     ["Method", `${words.method(certificate.method)}.`],
-    ["Against the server", words.againstServer(certificate)],
+    ["If the server is the adversary", words.againstServer(certificate)],
     ["Rounding", `${words.textOr(certificate.rounding, "epsilon is rounded up, epsilon_lower down")}.`],
   ]);
   const promises = stringsIn(view.promises);

@@ -26,6 +26,7 @@ from starlette.routing import Match
 from starlette.types import Receive, Scope, Send
 
 from checkins.protocol import wire
+from checkins.service import authentication
 from checkins.service.http.problems import Problem, problem_responses
 from checkins.service.runs.live_run import LiveRun
 from checkins.service.runs.runner import Runner
@@ -211,7 +212,8 @@ async def wait_for_disconnect(request: Request) -> None:
 
 def require_operator(request: Request) -> None:
     """Raise ``not-operator`` unless the request has the operator's token."""
-    if not runner_of(request).settings.is_operator(credential_of(request)):
+    operator_token = runner_of(request).settings.operator_token
+    if not authentication.is_operator(credential_of(request), operator_token):
         raise Problem("not-operator", "send the operator's token as Authorization: Bearer")
 
 

@@ -1,4 +1,7 @@
-"""Holding: while the time is in doubt, no slot closes and no check-in is accepted.
+"""Clock jumps: while the time is in doubt, no slot closes and no check-in is accepted.
+
+``Clock.adjust_or_hold`` (``store/time_source.py``) compares the clocks and detects a jump. This
+module decides what a coordinator does about it.
 
 If the calendar clock (the system time) jumps relative to the steady (monotonic) clock, its time
 before or after the jump is wrong, and a machine cannot tell which. So the coordinator **holds**: it

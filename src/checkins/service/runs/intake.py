@@ -23,7 +23,7 @@ from checkins.protocol.report import Report
 from checkins.protocol.server import Server
 from checkins.protocol.slot import Acknowledge, CheckedIn, RecordCheckIn, ReportArrived, Slot
 from checkins.randomizers import DeviceReport
-from checkins.service.runs.slot_transitions import decode_report
+from checkins.service.runs.report_sum import decode_report
 from checkins.service.store import participants, run_state
 from checkins.service.store.database import ConcurrentUpdate, Database
 from checkins.service.store.run_state import RunSpec, RunState

@@ -1,8 +1,8 @@
 """Memory limits: how much memory a run needs in one worker process, and how much is available.
 
 The memory does not grow with the number of reports, because reports are received, read from the
-store and added in batches. It grows with the size of the model, and by ``CHECK_IN_BYTES`` for each
-check-in of the slot in progress.
+store and added (``report_sum.py``) in batches. It grows with the size of the model, and by
+``CHECK_IN_BYTES`` for each check-in of the slot in progress.
 """
 
 from __future__ import annotations

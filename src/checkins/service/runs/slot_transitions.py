@@ -14,8 +14,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
-
 from checkins.ledger import Closed, Reason, SlotClosed, certificate
 from checkins.protocol import server as servers
 from checkins.protocol import slot as slots
@@ -29,8 +27,8 @@ from checkins.protocol.server import (
     SlotBegan,
 )
 from checkins.protocol.slot import Choose, Expired, RecordChoice, Slot
-from checkins.randomizers import DeviceReport, DeviceSampler
-from checkins.service.runs.memory_limits import reports_per_batch
+from checkins.randomizers import DeviceSampler
+from checkins.service.runs.report_sum import add_reports_in_batches, draw_dummies
 from checkins.service.store import ledgers, participants, run_state
 from checkins.service.store.database import Connection, Database
 from checkins.service.store.run_state import RunSnapshot, RunSpec, RunState
@@ -101,7 +99,7 @@ def _close_slot(connection: Connection, spec: RunSpec, snapshot: RunSnapshot) ->
     server = _server(spec, snapshot, slot)
     if (event := servers.event_after_restart(server)) is not None:
         server, _ = servers.step(server, event)  # an earlier transaction made the choice durable
-    slot = _with_reports(connection, spec, server.slot or slot)
+    slot = add_reports_in_batches(connection, spec, server.slot or slot)
     server, effects = servers.step(replace(server, slot=slot), draw_expiry(slot, spec.sampler))
     (closing,) = (effect for effect in effects if isinstance(effect, RecordClosing))
     total, contributors = closing.total, closing.contributors
@@ -121,27 +119,6 @@ def _close_slot(connection: Connection, spec: RunSpec, snapshot: RunSnapshot) ->
         state, server.learner, ledger, certificate, model_hash, closed_by_this_process=True
     )
     return _save_state(connection, spec, closed)
-
-
-def _with_reports(connection: Connection, spec: RunSpec, slot: Slot) -> Slot:
-    """Return the slot with all reports added, and all dummy reports except the last batch.
-
-    The server draws a dummy report for each report that was not durable in time (invariant 6).
-    Only one batch of reports is in memory at a time (``memory_limits.needed_bytes``).
-    """
-    batch_size = reports_per_batch(spec.dimension)
-    rows = participants.chosen_reports(connection, spec.id, batch_size=batch_size)
-    reports = ((receipt, decode_report(content, spec)) for receipt, content in rows)
-    slot = slots.add_reports(slot, reports)
-    while slot.missing_dummies > batch_size:
-        slot = slots.add_dummies(slot, draw_dummies(batch_size, spec.sampler))
-    return slot
-
-
-def decode_report(content: bytes, spec: RunSpec) -> Report:
-    """Return a report from its bytes in the store, integers in units of the campaign's grid."""
-    units: Any = np.frombuffer(content, dtype="<i4").astype(np.int32, copy=False)
-    return Report.from_device(DeviceReport(units, spec.sampler.grid))
 
 
 def _server(spec: RunSpec, snapshot: RunSnapshot, slot: Slot | None) -> Server:
@@ -218,8 +195,3 @@ def draw_expiry(slot: Slot, sampler: DeviceSampler) -> Expired:
     dummies = draw_dummies(slot.missing_dummies, sampler)
     noise = Report.from_noise(sampler.noise()) if slot.needs_noise else None
     return Expired(slot.number, dummies, noise)
-
-
-def draw_dummies(count: int, sampler: DeviceSampler) -> tuple[Report, ...]:
-    """Draw dummies: randomized reports of a zero update, in place of missing reports."""
-    return tuple(Report.from_device(sampler.dummy()) for _ in range(count))

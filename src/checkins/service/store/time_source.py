@@ -94,10 +94,13 @@ class Clock:
         """Read ``calendar`` (by default the clock's own calendar), and adjust this clock to it."""
         before = self._steady()
         reading = (calendar or self.calendar)()
-        self.adjust(before=before, reading=reading, after=self._steady())
+        self.adjust_or_hold(before=before, reading=reading, after=self._steady())
 
-    def adjust(self, *, before: float, reading: float, after: float) -> None:
-        """Adjust this clock to a reading of the calendar.
+    def adjust_or_hold(self, *, before: float, reading: float, after: float) -> None:
+        """Compare this clock with a reading of the calendar. Hold if the calendar has jumped.
+
+        The calendar has jumped if the two clocks differ by more than ``TOLERANCE_S`` and the
+        uncertainty of this clock. Otherwise this clock is adjusted to the reading.
 
         The calendar showed ``reading`` at an unknown steady time between ``before`` and ``after``,
         so ``after - before`` is the uncertainty of the reading. The first reading is accepted as it

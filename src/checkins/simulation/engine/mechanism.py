@@ -49,18 +49,19 @@ _CACHE_LINE_BYTES = 64
 
 
 class NoiseKind(Enum):
-    """The distribution of the noise of one report, in units of its scale."""
+    """What ``draw_noise`` draws for a slot, before the loop multiplies it by ``noise_scales``."""
 
-    GAUSSIAN = "gaussian"
-    LAPLACE = "laplace"
-    PER_REPORT = "none: each report is drawn separately, from a key of its slot"
+    GAUSSIAN = "one standard normal variable per coordinate"
+    LAPLACE = "the sum of standard Laplace variables, one per report, per coordinate"
+    PER_REPORT = "a random key, from which the loop draws each report separately"
 
 
 class BufferRing:
-    """A few arrays that are reused in turn. JAX on a CPU reads them without a copy.
+    """Arrays of random 32-bit words, reused in turn. JAX on a CPU reads them without a copy.
 
-    Allocating memory for every chunk is measurably slower. With ``prefetched``, at most
-    ``NOISE_THREADS`` + 2 arrays are in use at a time.
+    Allocating memory for every chunk is measurably slower. An array must not be overwritten while
+    JAX reads it. With ``prefetched``, at most ``NOISE_THREADS`` + 2 arrays are in use at a time, so
+    one array more is enough.
     """
 
     SIZE = NOISE_THREADS + 3
@@ -70,22 +71,22 @@ class BufferRing:
         self._index = 0
         self._lock = Lock()
 
-    def next_array(self, shape: tuple[int, int], dtype: Any) -> Rows:
+    def next_array(self, shape: tuple[int, int]) -> Rows:
         """Return the next array of the ring, for the caller to overwrite."""
         size = math.prod(shape)
         with self._lock:
-            if not self._arrays or self._arrays[0].dtype != dtype or self._arrays[0].size < size:
-                self._arrays = [_aligned_array(size, dtype) for _ in range(self.SIZE)]
+            if not self._arrays or self._arrays[0].size < size:
+                self._arrays = [_aligned_words(size) for _ in range(self.SIZE)]
             self._index = (self._index + 1) % self.SIZE
             return self._arrays[self._index][:size].reshape(shape)
 
 
-def _aligned_array(size: int, dtype: Any) -> Rows:
+def _aligned_words(size: int) -> Rows:
     """Return an array that starts at a cache line, so that JAX can use it without a copy."""
-    length = size * np.dtype(dtype).itemsize
+    length = size * np.dtype(np.uint32).itemsize
     raw = np.empty(length + _CACHE_LINE_BYTES, np.uint8)
     start = -raw.ctypes.data % _CACHE_LINE_BYTES
-    return raw[start : start + length].view(dtype)
+    return raw[start : start + length].view(np.uint32)
 
 
 def block_slots(dimension: int) -> int:
@@ -106,18 +107,22 @@ def draw_noise(
 ) -> Any:
     """Return one row of noise for each of ``rows`` slots of a run, from slot ``first`` on.
 
-    A row is the sum of the noise of as many reports as ``noise_terms`` says, in units of the scale
-    of one report's noise. The noise of a slot does not depend on ``first`` and ``rows``. Rows after
-    the last slot hold arbitrary finite values.
+    ``kind`` decides what a row is:
 
-    Gaussian noise has deviation 1, and the caller multiplies it by √K. In float32 it is the
-    inverse of the normal distribution function at the middle of one of 2^23 equal parts of (0, 1),
-    as JAX draws it. Its absolute value is therefore never above 5.3.
+    - Gaussian: one standard normal variable per coordinate, whatever ``noise_terms`` says. The
+      caller multiplies it by the deviation of the sum (``Mechanism.noise_scales``). In float32, it
+      is the inverse of the normal distribution function at the middle of one of 2^23 equal parts
+      of (0, 1), as JAX draws it. So its absolute value is at most 5.3.
+    - Laplace: the sum of ``noise_terms`` standard Laplace variables per coordinate.
+    - per report: two random 32-bit words, the key from which the loop draws each report.
+
+    A row does not depend on ``first`` and ``rows``. Rows after the last slot hold arbitrary finite
+    values.
     """
     slots_per_block = block_slots(dimension)
     is_float32_gaussian = kind is NoiseKind.GAUSSIAN and dtype == np.float32
     if is_float32_gaussian:
-        noise = ring.next_array((rows, dimension), np.uint32)
+        noise = ring.next_array((rows, dimension))
     elif kind is NoiseKind.PER_REPORT:
         noise = np.zeros((rows, 2), np.uint32)
     else:
@@ -214,7 +219,7 @@ class Mechanism:
 
     @property
     def noise_kind(self) -> NoiseKind:
-        """The distribution of the noise of a sum, or ``PER_REPORT`` with PrivUnit."""
+        """What is drawn for each slot: noise of its sum, or a key with PrivUnit."""
         if isinstance(self.randomizer, Gaussian):
             return NoiseKind.GAUSSIAN
         return NoiseKind.LAPLACE if isinstance(self.randomizer, Laplace) else NoiseKind.PER_REPORT
@@ -225,7 +230,7 @@ class Mechanism:
 
     def noise_terms(self, reports: Counts) -> Counts:
         """Return the number of reports, real or dummy, whose noise is in each slot's sum."""
-        return reports if self.is_averaged else np.full_like(reports, self.design.capacity or 1)
+        return reports if self.is_averaged else np.full_like(reports, self.design.reports_per_slot)
 
     def noise_scales(self, reports: Counts) -> NDArray[np.float64]:
         """Return the factor that each slot's noise is multiplied by."""
@@ -255,7 +260,7 @@ class Mechanism:
         """
         if self.is_averaged or self.noise_at is NoiseAt.SERVER or self.sampling is Sampling.POISSON:
             return 0
-        missing = (self.design.capacity or 1) - reports
+        missing = self.design.reports_per_slot - reports
         return int(missing[(self.design.window or 1) - 1 :].sum())
 
     @property

@@ -326,11 +326,11 @@ def _local_guarantee_sentence(certificate: Certificate) -> str:
     """State the guarantee if the server itself is the adversary."""
     local_guarantee = certificate.against_server
     if local_guarantee is None:
-        return "Against the server itself: not stated."
+        return "If the server is the adversary: not stated."
     if not math.isfinite(local_guarantee.epsilon):
-        return f"Against the server itself: {local_guarantee.note}."
+        return f"If the server is the adversary: {local_guarantee.note}."
     return (
-        f"Against the server itself: {_epsilon(local_guarantee.epsilon)}"
+        f"If the server is the adversary: {_epsilon(local_guarantee.epsilon)}"
         f" ({Adjacency.REPLACE_ONE}, rounded up), {local_guarantee.note}."
     )
 
