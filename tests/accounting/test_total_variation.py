@@ -29,7 +29,7 @@ from tests.accounting.designs import ADD_REMOVE, REPLACE_ONE, local, roomy
 from tests.strategies import deltas, local_epsilons
 
 PURE, NOISY = local(1.0, 50), roomy(0.3, 20, capacity=30, most=200)
-PAID = "all releases of the implementation"
+PAID = "the total variation distance between all releases of the implementation"
 
 
 @cache
@@ -97,10 +97,10 @@ def test_what_is_left_and_what_is_charged_stay_within_delta(
 def test_a_certificate_states_the_variation_and_its_charge() -> None:
     found = priced(PURE, ADD_REMOVE, 1.23e-20)
     (line,) = (line for line in found.assumptions if line.startswith(PAID))
-    assert "total variation 1.3e-20 of this design rounded to its grid" in line
+    assert "rounded to the grid, is at most 1.3e-20;" in line
     assert found.variation == 1.23e-20
     charge = total_variation.charge(epsilon=found.epsilon, variation=1.23e-20)
-    assert float(line.split("for this, ")[1].split(" is charged")[0]) >= charge
+    assert float(line.split("delta includes ")[1].split(" for this")[0]) >= charge
 
 
 @pytest.mark.parametrize("tau", [5e-6, 1e-3, 1.0])

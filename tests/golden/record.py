@@ -10,12 +10,15 @@ import contextlib
 import hashlib
 import io
 import json
-import platform
+import math
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import scipy
+from scipy import special, stats
 
 from checkins.accounting import Adjacency, Protocol
 from checkins.campaign import Campaign, parse_campaign
@@ -33,11 +36,26 @@ EXAMPLES = HERE.parents[1] / "examples"
 DIMENSION = 24
 
 
-def machine() -> str:
-    """The processor features that decide the last bits of numpy's functions."""
-    config: dict[str, Any] = np.show_config(mode="dicts")  # type: ignore[assignment]
-    found = config.get("SIMD Extensions", {}).get("found", [])
-    return f"{platform.machine()} numpy {np.__version__} {' '.join(found)}"
+def arithmetic() -> str:
+    """Return a hash of floating-point results whose last bits differ between processors.
+
+    The mathematical libraries pick their code by the processor that they run on. Two processors
+    with the same instruction set may still get other kernels.
+    """
+    points = np.linspace(0.01, 30.0, 4096)
+    results = [
+        *(function(points) for function in (np.exp, np.log, np.log1p, np.sqrt, np.sin, np.tanh)),
+        np.expm1(-points),
+        np.power(points, 1.7),
+        np.fft.irfft(np.fft.rfft(points) * np.fft.rfft(np.cos(points))),
+        points.reshape(64, 64) @ np.cos(points).reshape(64, 64),
+        np.array([points @ np.cos(points), points.sum()]),
+        *(function(points) for function in (special.ndtr, special.log_ndtr, special.gammaln)),
+        stats.binom.logpmf(np.arange(100), 1000, 0.03),
+        np.array([math.exp(x) + math.log(x) + math.lgamma(x) for x in points]),
+    ]
+    digest = hashlib.sha256(b"".join(np.ascontiguousarray(r).tobytes() for r in results))
+    return f"numpy {np.__version__}, scipy {scipy.__version__}, {digest.hexdigest()[:16]}"
 
 
 def answer(arguments: list[str]) -> dict[str, Any]:
@@ -120,15 +138,17 @@ def _reporting() -> Iterator[tuple[str, Campaign]]:
 def simulated() -> dict[str, Any]:
     """One simulated result; its float32 arithmetic is the compiler's."""
     text = template_text(Template.SYNTHETIC)
-    Path("golden.toml").write_text(text, encoding="utf-8")
-    found = answer(["simulate", "golden.toml", "--seeds", "1"])
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "golden.toml"
+        file.write_text(text, encoding="utf-8")
+        found = answer(["simulate", str(file), "--seeds", "1"])
     return {key: found[key] for key in ("metrics", "slots", "check_ins", "dummies")}
 
 
 def main() -> None:
     """Write every recording."""
     recorded: dict[str, Any] = {
-        "machine": machine(),
+        "arithmetic": arithmetic(),
         "certificates": {question: certificate(question) for question in questions()},
         "seals": seals(),
         "reports": reports(),

@@ -121,7 +121,7 @@ def test_an_independent_certificate_agrees_with_every_design_of_the_front(name: 
             campaigns=design.candidate.repeats,
             compare=False,
         )
-        assert certificate.epsilon <= design.epsilon, design.label
+        assert certificate.epsilon <= design.epsilon * (1 + 1e-12), design.label  # last bits
         assert design.candidate.method(design.target) == certificate.method
 
 
