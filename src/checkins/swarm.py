@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import os
 import ssl
 import time
 from collections import Counter
@@ -35,9 +36,11 @@ from checkins.client.drivers import (
     AsyncDriver,
     Driver,
     Journal,
+    check_url,
     http_client,
     no_response,
     retry_after_s,
+    tls_context,
 )
 from checkins.client.participant import next_run_flow
 from checkins.client.participation import Participation, ParticipationConfig
@@ -68,7 +71,7 @@ class Swarm:
     ``trainer(i)`` returns the trainer of client i. ``key(i)`` returns the enrolment secret of
     client i, or None if the service requires none. ``state`` is the folder in which the clients
     store their states; None keeps the states in memory. ``journal`` is called with every event of a
-    client.
+    client. ``ca`` and ``plain_http`` are as in ``Participant``.
     """
 
     url: str
@@ -80,6 +83,11 @@ class Swarm:
     key: Callable[[int], str | None] = field(default=lambda client: None)
     journal: Journal | None = None
     retry_timeout_s: float = RETRY_TIMEOUT_S
+    ca: str | os.PathLike[str] | None = None
+    plain_http: bool = False
+
+    def __post_init__(self) -> None:
+        check_url(self.url, plain_http=self.plain_http)
 
     @property
     def outcome_names(self) -> list[str]:
@@ -93,10 +101,11 @@ class Swarm:
             if self.state is not None:
                 folder = make_private_folder(make_private_folder(self.state) / self.campaign)
                 stack.enter_context(file_lock(self.state / "swarm.lock"))
-            connections = Connections(self.url, HEADERS)
+            connections = Connections(self.url, HEADERS, ca=self.ca)
             stack.callback(connections.close)
             executor = stack.enter_context(ThreadPoolExecutor(WORKER_THREADS))
-            shared = SharedResponses(tally, connections, stack.enter_context(ViewFetcher(self.url)))
+            view_fetcher = stack.enter_context(ViewFetcher(self.url, self.ca))
+            shared = SharedResponses(tally, connections, view_fetcher)
             await asyncio.gather(
                 *(
                     self._run_client(client, folder, shared, executor)
@@ -181,9 +190,9 @@ class ViewFetcher:
     time would count as network latency and falsify the clock estimate of all clients.
     """
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, ca: str | os.PathLike[str] | None = None) -> None:
         self._thread = ThreadPoolExecutor(1)
-        self._driver = Driver(http_client(url), MemoryStore())
+        self._driver = Driver(http_client(url, ca), MemoryStore())
 
     def __enter__(self) -> ViewFetcher:
         return self
@@ -280,12 +289,18 @@ class Connections:
     compression are not supported.
     """
 
-    def __init__(self, url: str, headers: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        url: str,
+        headers: Mapping[str, str],
+        *,
+        ca: str | os.PathLike[str] | None = None,
+    ) -> None:
         parts = urlsplit(url)
         is_tls = parts.scheme == "https"
         self._host = parts.hostname or ""
         self._port = parts.port or (443 if is_tls else 80)
-        self._ssl = ssl.create_default_context() if is_tls else None
+        self._ssl = (tls_context(ca) or ssl.create_default_context()) if is_tls else None
         self._path_prefix = parts.path.rstrip("/")
         headers = {"Host": parts.netloc.rpartition("@")[2], **headers}
         self._header_lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
@@ -319,7 +334,7 @@ class Connections:
             idle_since_s, (reader, writer) = self._idle.pop()
             if idle_since_s >= earliest_s and not reader.at_eof():
                 return reader, writer
-            writer.close()
+            self._close(writer)
         return None
 
     async def _exchange(self, request: Request, sent_s: float, streams: Streams) -> Response:
@@ -336,7 +351,7 @@ class Connections:
             if keep_alive:
                 self._idle.append((time.monotonic(), streams))
             else:
-                writer.close()
+                self._close(writer)
 
     def _request_bytes(self, request: Request) -> bytes:
         head = (
@@ -352,7 +367,14 @@ class Connections:
         """Close the idle connections."""
         while self._idle:
             _, (_, writer) = self._idle.pop()
+            self._close(writer)
+
+    def _close(self, writer: asyncio.StreamWriter) -> None:
+        """Close a connection. The end of TLS is not awaited, because every response is complete."""
+        if self._ssl is None:
             writer.close()
+        else:
+            writer.transport.abort()
 
 
 async def _read_head(reader: asyncio.StreamReader) -> tuple[str, int, dict[str, str]]:
@@ -391,10 +413,10 @@ async def _read_body(
     return await reader.readexactly(int(length))
 
 
-def next_run(url: str, run_id: str) -> str | None:
+def next_run(url: str, run_id: str, *, ca: str | os.PathLike[str] | None = None) -> str | None:
     """Wait for the run that follows the run ``run_id``; return its id, or None if none follows."""
     service = ServiceClient(url, run_id, RETRY_TIMEOUT_S)
-    with http_client(url) as http:
+    with http_client(url, ca) as http:
         return Driver(http, MemoryStore()).drive(next_run_flow(service))
 
 

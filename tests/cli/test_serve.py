@@ -19,6 +19,7 @@ from checkins.service.runs import opening
 from checkins.service.store.database import Database
 from checkins.service.store.schema import migrate
 from tests.support.campaigns import campaign_text
+from tests.support.certificates import write_certificate
 from tests.support.program import refused
 
 
@@ -318,3 +319,21 @@ def test_a_progress_file_that_cannot_be_written_is_refused_by_its_name(
 def test_a_file_that_is_no_store_is_refused(serve, file: Path, tmp_path: Path) -> None:
     (tmp_path / "checkins.db").write_text("no database at all, but long enough to be looked at\n")
     refused(serve(file)[0], says="is not a database of checkins")
+
+
+def test_other_machines_are_served_only_encrypted_or_if_told(
+    serve, file: Path, tmp_path: Path
+) -> None:
+    for host in ("0.0.0.0", "::"):
+        outcome, served = serve(file, "--host", host)
+        refused(outcome, code=2, says="--plain-http")
+        assert served == []
+    outcome, served = serve(file, "--host", "0.0.0.0", "--plain-http")
+    assert (outcome.code, len(served)) == (0, 1)
+    files = write_certificate(tmp_path)
+    outcome, served = serve(file, "--host", "0.0.0.0", *files.options, "--json")
+    assert json.loads(outcome.out)["url"].startswith("https://0.0.0.0:")
+    outcome, served = serve(file, "--tls-cert", files.cert)
+    refused(outcome, code=2, says="--tls-key")
+    outcome, served = serve(file, "--tls-cert", files.key, "--tls-key", files.key)
+    refused(outcome, code=2, says="--tls-cert")

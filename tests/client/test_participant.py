@@ -78,7 +78,7 @@ def test_a_state_folder_is_its_owners_alone(tmp_path: Path) -> None:
 def test_two_processes_cannot_use_one_state(tmp_path: Path) -> None:
     service = FakeService()
     with file_lock(tmp_path / f"{service.id}.lock"), pytest.raises(InvalidValue, match="in use"):
-        device("http://nowhere.test", service, tmp_path).run()
+        device("https://nowhere.test", service, tmp_path).run()
 
 
 def test_a_withdrawn_device_never_takes_part(tmp_path: Path) -> None:
@@ -145,6 +145,22 @@ def test_a_service_that_is_not_there_is_a_failure_with_its_address(tmp_path: Pat
     assert "ConnectError" in failure.value.strerror
 
 
+def test_other_machines_are_contacted_only_encrypted_or_if_told(tmp_path: Path) -> None:
+    def participant(url: str, **given: Any) -> Participant:
+        values = {"campaign": "0-1", "trainer": SlopeTrainer(), "state": tmp_path, **given}
+        return Participant(url=url, **values)
+
+    for url in ("http://campaigns.example", "http://10.0.0.5:8470", "http://localhost.example"):
+        for refuse in (participant, fetch_campaign):
+            with pytest.raises(InvalidValue, match="is not encrypted"):
+                refuse(url)
+        participant(url, plain_http=True)
+    for url in ("http://127.0.0.1:8470", "http://[::1]:8470", "http://localhost"):
+        participant(url)
+    with pytest.raises(InvalidValue, match="ca = "):
+        fetch_campaign("https://campaigns.example", ca=tmp_path / "missing.pem")
+
+
 @pytest.mark.parametrize("url", ["", "service.test", "ftp://service.test", "http://"])
 def test_a_malformed_address_is_refused(url: str, tmp_path: Path) -> None:
     with pytest.raises(InvalidValue, match="url"):
@@ -154,11 +170,11 @@ def test_a_malformed_address_is_refused(url: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["", "../../etc", "a/b"])
 def test_a_malformed_id_is_refused(name: str, tmp_path: Path) -> None:
     with pytest.raises(InvalidValue, match="campaign"):
-        Participant(url="http://x", campaign=name, trainer=SlopeTrainer(), state=tmp_path)
+        Participant(url="https://x", campaign=name, trainer=SlopeTrainer(), state=tmp_path)
 
 
 def test_a_key_is_not_shown(tmp_path: Path) -> None:
-    here = device("http://x", FakeService(), tmp_path, key="very secret")
+    here = device("https://x", FakeService(), tmp_path, key="very secret")
     assert "very secret" not in repr(here)
 
 
@@ -166,17 +182,17 @@ def listing(*campaigns: dict[str, object]) -> httpx.Client:
     def handle(request: httpx.Request) -> httpx.Response:
         return httpx.Response(200, json={"server_time": "", "campaigns": list(campaigns)})
 
-    return httpx.Client(base_url="http://x", transport=httpx.MockTransport(handle))
+    return httpx.Client(base_url="https://x", transport=httpx.MockTransport(handle))
 
 
 def test_a_campaign_must_be_named_where_several_are_open() -> None:
     one = {"id": "aaaaaaaaaaaa-1", "run": 1, "status": "running"}
     two = {"id": "bbbbbbbbbbbb-1", "run": 1, "status": "waiting"}
     with pytest.raises(CampaignRefused, match="several are open; name one of aaa"):
-        fetch_campaign("http://x", http=listing(one, two))
+        fetch_campaign("https://x", http=listing(one, two))
     over = [{**one, "status": "completed"}, {**two, "status": "stopped"}]
     with pytest.raises(CampaignRefused, match="none is open"):
-        fetch_campaign("http://x", http=listing(*over))
+        fetch_campaign("https://x", http=listing(*over))
 
 
 def test_a_state_file_is_the_old_one_or_the_new_one(

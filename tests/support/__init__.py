@@ -2,6 +2,7 @@
 
 ======================  ============================================================================
 ``campaigns``           builds campaign files and campaigns; the campaigns of the fault tests
+``certificates``        TLS certificates that sign themselves
 ``clock``               clocks that move only when a test moves them
 ``store``               drives the store of a coordinator step by step, without threads
 ``in_process``          runs the app of a coordinator in this process, without a socket

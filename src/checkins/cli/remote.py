@@ -8,8 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING
-from urllib.parse import urlsplit
+from typing import TYPE_CHECKING, Any
 
 from checkins.cli.errors import UsageError, describe_data_error, printable
 from checkins.cli.params import GivenOptions, argument, dashed_name, options
@@ -31,10 +30,14 @@ RUN_ID_OPTION, *JOIN_OPTIONS, FOLLOW_OPTION = options("""
         Default: the campaign may import no code.
     --follow  Also take part in the later runs of the campaign.
 """)
+CONNECTION_OPTIONS = options("""
+    --ca FILE  PEM file with the certificate authorities to trust for https://, and no others.
+        Default: the public authorities.
+    --plain-http  Allow http:// to another machine, without encryption.
+""")
 
 OPTION_NAMES = {"key": "key_file"}
 """Maps a parameter of the library to its command-line option, where the two names differ."""
-LOCAL_HOSTS = ("localhost", "127.0.0.1", "::1")
 HTTP_URL = re.compile(r"https?://", re.IGNORECASE)
 _RUN_URL = re.compile(rf"(https?://[^?#]+?)/campaigns/({wire.RUN_ID})/?", re.IGNORECASE)
 TIMEOUT_S = 30.0
@@ -63,12 +66,12 @@ def split_run_url(url: str) -> tuple[str, str | None]:
 
 
 @contextmanager
-def connect(url: str) -> Iterator[tuple[httpx.Client, str]]:
+def connect(url: str, given: GivenOptions) -> Iterator[tuple[httpx.Client, str]]:
     """Connect to the service at ``url``. Yield the connection and the id of a run.
 
     ``url`` may name the run, as in URL/campaigns/ID. If it is only the address of the service, the
     newest run is used, and all campaigns of the service must have the same population. Responses
-    are limited in size and time.
+    are limited in size and time. ``given`` has the options ``CONNECTION_OPTIONS``.
     """
     try:
         import httpx
@@ -79,16 +82,25 @@ def connect(url: str) -> Iterator[tuple[httpx.Client, str]]:
         ) from error
 
     from checkins.client.bounded_http import ResponseRejected
+    from checkins.client.drivers import check_url, tls_context
 
     base_url, run = split_run_url(url)
+    with errors_as_option_errors(given):
+        check_url(base_url, plain_http=given.values["plain_http"])
+        verify = tls_context(given.texts.get("ca")) or True
     try:
-        with httpx.Client(base_url=base_url, timeout=TIMEOUT_S) as http:
+        with httpx.Client(base_url=base_url, timeout=TIMEOUT_S, verify=verify) as http:
             yield http, run or _newest_run_of_only_population(http, url)
     except httpx.InvalidURL as error:
         raise UsageError(f"{printable(url)}: is not a valid URL: {error}") from error
     except ResponseRejected as error:
         raise UsageError(f"{printable(url)}: {error}; is a coordinator there?") from error
     except httpx.HTTPError as error:
+        if "CERTIFICATE_VERIFY_FAILED" in str(error):
+            raise UsageError(
+                f"{printable(url)}: its certificate is not trusted; --ca FILE names the authority"
+                " that signed it"
+            ) from error
         raise UsageError(
             f"{printable(url)}: does not respond ({type(error).__name__}); is a coordinator there?"
         ) from error
@@ -207,7 +219,7 @@ def fetch_checked_campaign(url: str, given: GivenOptions) -> CampaignView:
     for name in ("httpx", "safetensors"):
         import_optional(name, extra="client", value=url, setting="url")
     with errors_as_option_errors(given):
-        view = fetch_campaign(url, given.texts.get("campaign"))
+        view = fetch_campaign(url, given.texts.get("campaign"), **connection_arguments(given))
         view.check(seal=given.texts.get("seal"))
     return view
 
@@ -234,15 +246,9 @@ def read_keys(given: GivenOptions) -> list[str]:
     return keys
 
 
-def unencrypted_warning(url: str) -> str | None:
-    """Return a warning if the connection is not encrypted, otherwise None."""
-    parts = urlsplit(url)
-    if parts.scheme == "https" or parts.hostname in LOCAL_HOSTS:
-        return None
-    return (
-        "The connection is not encrypted: anyone on the network path can see when this device"
-        " reports."
-    )
+def connection_arguments(given: GivenOptions) -> dict[str, Any]:
+    """Return the arguments of the client library that ``CONNECTION_OPTIONS`` mean."""
+    return {"ca": given.texts.get("ca"), "plain_http": given.values["plain_http"]}
 
 
 @contextmanager

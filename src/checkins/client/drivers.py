@@ -8,11 +8,14 @@ command-line tool of httpx.
 from __future__ import annotations
 
 import asyncio
+import os
+import ssl
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Executor
 from dataclasses import KW_ONLY, dataclass
 from typing import TYPE_CHECKING, Any, TypeVar, cast
+from urllib.parse import urlsplit
 
 from checkins.client.actions import (
     Action,
@@ -27,7 +30,8 @@ from checkins.client.actions import (
 from checkins.client.bounded_http import ResponseRejected, fetch, fetch_async
 from checkins.client.clock_and_randomness import monotonic_s
 from checkins.client.state import StateStore
-from checkins.errors import OutOfOrder
+from checkins.errors import InvalidValue, OutOfOrder
+from checkins.protocol import wire
 
 if TYPE_CHECKING:
     import httpx
@@ -43,18 +47,53 @@ HEADERS = {"User-Agent": "checkins", "Accept-Encoding": "identity"}
 """HTTP headers of every request. All devices send the same, so the headers identify no device."""
 
 
-def http_client(url: str) -> httpx.Client:
-    """Return a blocking HTTP client for the service at ``url``."""
+def check_url(url: str, *, plain_http: bool) -> None:
+    """Raise if ``url`` is not the address of a service, or is not encrypted.
+
+    HTTP without encryption is accepted if ``plain_http`` is True, or on this machine.
+    """
+    try:
+        parts = urlsplit(url)
+        host = parts.hostname
+    except ValueError:
+        host = None
+    if not host or parts.scheme not in ("http", "https"):
+        raise InvalidValue("url", url, "must be http://HOST[:PORT] or https://HOST[:PORT]")
+    if parts.scheme == "http" and not plain_http and not wire.is_loopback(host):
+        expected = (
+            "is not encrypted, so anyone on the network path can read and change what is sent: use"
+            " https://, or allow plain HTTP explicitly (--plain-http, plain_http=True)"
+        )
+        raise InvalidValue("url", url, expected)
+
+
+def tls_context(ca: str | os.PathLike[str] | None) -> ssl.SSLContext | None:
+    """Return a TLS context that trusts only the authorities in the PEM file ``ca``.
+
+    Return None if ``ca`` is None: then the public authorities are trusted.
+    """
+    if ca is None:
+        return None
+    try:
+        return ssl.create_default_context(cafile=ca)
+    except ssl.SSLError:
+        raise InvalidValue("ca", str(ca), "must contain certificates in PEM format") from None
+    except OSError as error:
+        raise InvalidValue("ca", str(ca), f"cannot be read: {error.strerror}") from None
+
+
+def http_client(url: str, ca: str | os.PathLike[str] | None = None) -> httpx.Client:
+    """Return a blocking HTTP client for the service at ``url``; ``ca`` is as in ``tls_context``."""
     import httpx
 
-    return httpx.Client(base_url=url, headers=HEADERS)
+    return httpx.Client(base_url=url, headers=HEADERS, verify=tls_context(ca) or True)
 
 
-def async_http_client(url: str) -> httpx.AsyncClient:
-    """Return an asynchronous HTTP client for the service at ``url``."""
+def async_http_client(url: str, ca: str | os.PathLike[str] | None = None) -> httpx.AsyncClient:
+    """Return an asynchronous HTTP client for the service at ``url``; see ``http_client``."""
     import httpx
 
-    return httpx.AsyncClient(base_url=url, headers=HEADERS)
+    return httpx.AsyncClient(base_url=url, headers=HEADERS, verify=tls_context(ca) or True)
 
 
 @dataclass(slots=True, eq=False)

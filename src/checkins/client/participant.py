@@ -16,7 +16,14 @@ from typing import TYPE_CHECKING
 from checkins import validate
 from checkins.client.actions import CampaignRefused, Flow, LogEvent, Response, Save, SleepUntil
 from checkins.client.clock_and_randomness import OS_RANDOMNESS
-from checkins.client.drivers import AsyncDriver, Driver, Journal, async_http_client, http_client
+from checkins.client.drivers import (
+    AsyncDriver,
+    Driver,
+    Journal,
+    async_http_client,
+    check_url,
+    http_client,
+)
 from checkins.client.participation import Participation, ParticipationConfig
 from checkins.client.service_client import ServiceClient, listing_request, withdraw_request
 from checkins.client.state import (
@@ -58,14 +65,16 @@ class Participant(ParticipationConfig):
     campaign and raises an error to decline; None accepts every campaign. ``journal`` is called with
     every event, for the owner of the device. If a journal is stored, it links the device to its
     slot. ``retry_timeout_s`` is the number of seconds for which an unreachable service is
-    retried before the slot is drawn.
+    retried before the slot is drawn. ``ca`` is a PEM file with the only certificate authorities
+    that are trusted; None trusts the public ones. ``plain_http`` allows connections without
+    encryption to other machines.
     """
 
     state: str | os.PathLike[str]
     journal: Journal | None = None
 
     def __post_init__(self) -> None:
-        check_url(self.url)
+        check_url(self.url, plain_http=self.plain_http)
         if not self.campaign or not set(self.campaign) <= set("0123456789abcdef-"):
             raise InvalidValue("campaign", self.campaign, "must be the id of a campaign's run")
         validate.non_negative(retry_timeout_s=self.retry_timeout_s)
@@ -141,7 +150,7 @@ class Participant(ParticipationConfig):
 
     @contextmanager
     def _driver(self, http: httpx.Client | None) -> Iterator[tuple[Driver, StateFile]]:
-        context = http_client(self.url) if http is None else nullcontext(http)
+        context = http_client(self.url, self.ca) if http is None else nullcontext(http)
         with self._locked_file() as file, context as client:
             yield Driver(client, file, journal=self.journal), file
 
@@ -149,17 +158,10 @@ class Participant(ParticipationConfig):
     async def _async_driver(
         self, http: httpx.AsyncClient | None
     ) -> AsyncIterator[tuple[AsyncDriver, StateFile]]:
-        context = async_http_client(self.url) if http is None else nullcontext(http)
+        context = async_http_client(self.url, self.ca) if http is None else nullcontext(http)
         with self._locked_file() as file:
             async with context as client:
                 yield AsyncDriver(client, file, journal=self.journal), file
-
-
-def check_url(url: str) -> None:
-    """Raise if ``url`` is not the address of a service."""
-    scheme, colon, rest = url.partition("://")
-    if scheme not in ("http", "https") or not colon or not rest.strip("/"):
-        raise InvalidValue("url", url, "must be http://HOST[:PORT] or https://HOST[:PORT]")
 
 
 def next_run_flow(service: ServiceClient) -> Flow[str | None]:
@@ -211,16 +213,18 @@ def fetch_campaign(
     campaign: str | None = None,
     *,
     retry_timeout_s: float = 10.0,
+    ca: str | os.PathLike[str] | None = None,
+    plain_http: bool = False,
     http: httpx.Client | None = None,
 ) -> CampaignView:
     """Fetch the view of a run, and check that its seal is the hash of its parameters.
 
     ``campaign`` is the id of the run. None means the first open run of the only open campaign, and
     raises CampaignRefused if no campaign or more than one campaign is open. An unreachable service
-    is retried for ``retry_timeout_s`` seconds.
+    is retried for ``retry_timeout_s`` seconds. The other arguments are as in ``Participant``.
     """
-    check_url(url)
-    with http_client(url) if http is None else nullcontext(http) as client:
+    check_url(url, plain_http=plain_http)
+    with http_client(url, ca) if http is None else nullcontext(http) as client:
         return Driver(client, MemoryStore()).drive(_fetch_flow(url, campaign, retry_timeout_s))
 
 

@@ -12,6 +12,7 @@ A view is the public description of the run that the service sends.
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -80,6 +81,8 @@ class ParticipationConfig:
     seal: str | None = None
     accept: Callable[[Campaign], None] | None = None
     retry_timeout_s: float = 60.0
+    ca: str | os.PathLike[str] | None = None
+    plain_http: bool = False
 
 
 class Participation:

@@ -7,6 +7,7 @@ Reports and models are not JSON but bytes (``report.py``).
 
 from __future__ import annotations
 
+import ipaddress
 import json
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -85,6 +86,18 @@ def parse_time(text: str) -> float:
     if moment.utcoffset() is None:
         raise ValueError("a time needs its offset from UTC")
     return moment.timestamp()
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether a host name or address means this machine, so that no network is used.
+
+    >>> is_loopback("127.0.0.1"), is_loopback("::1"), is_loopback("localhost"), is_loopback("a.org")
+    (True, True, True, False)
+    """
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host.lower() == "localhost"
 
 
 def bearer(credential: str) -> dict[str, str]:

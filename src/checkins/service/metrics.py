@@ -103,6 +103,10 @@ class Metrics:
         self._closing_delay_s = histogram("closing_late_seconds", delay, buckets=_CLOSING_BUCKETS_S)
         jump = "how far the clock has jumped; 0 if it has not"
         self._clock_jump = self._add(Gauge, "clock_off_seconds", jump, multiprocess_mode="livemax")
+        self._certificate_expiry = latest_gauge(
+            "certificate_expiry_timestamp_seconds",
+            "when the TLS certificate expires, in seconds since 1970; 0 with plain HTTP",
+        )
         self._lost_lines = counter("log_lines_lost_total", "log lines that could not be written")
         self._task_restarts = counter(
             "task_restarts_total{task}", "failures of background tasks, each restarted"
@@ -143,6 +147,10 @@ class Metrics:
     def set_clock_jump(self, seconds: float) -> None:
         """Record how far the calendar clock has jumped; 0 if it has not."""
         self._clock_jump.set(seconds)
+
+    def set_certificate_expiry(self, moment: float) -> None:
+        """Record when the TLS certificate expires, in seconds since 1970."""
+        self._certificate_expiry.set(moment)
 
     def count_long_poll(self, outcome: str) -> None:
         self._long_polls.labels(outcome if outcome in OUTCOMES else "other").inc()

@@ -11,6 +11,7 @@ import os
 import resource
 import signal
 import socket
+import ssl
 import subprocess
 import sys
 import tempfile
@@ -25,6 +26,7 @@ import uvicorn
 from checkins.errors import ComputationFailed, InvalidValue
 from checkins.service import logs, metrics
 from checkins.service.app import create_app
+from checkins.service.http.tls import Certificate, loop_factory
 from checkins.service.http.uvicorn_hooks import GracefulServer, limited_protocol
 from checkins.service.runs.runner import Runner
 from checkins.service.settings import Settings
@@ -46,6 +48,8 @@ class Coordinator(GracefulServer):
     def __init__(self, settings: Settings, *, ready: Callable[[], None] | None = None) -> None:
         self.app = create_app(settings)
         self.runner: Runner = self.app.state.runner
+        self.certificate = Certificate.of(settings)
+        self.handshake_timeout_s = settings.limits.head_s
         super().__init__(
             uvicorn.Config(
                 self.app,
@@ -55,7 +59,7 @@ class Coordinator(GracefulServer):
                     on_connection_count=self.runner.metrics.set_connections,
                     on_refusal=self.runner.metrics.count_refusal,
                 ),
-                loop="uvloop",
+                loop="none",
                 ws="none",
                 backlog=4096,
                 timeout_keep_alive=75,
@@ -67,7 +71,19 @@ class Coordinator(GracefulServer):
             ),
             ready=ready,
             release_waiters=self.runner.release_waiters,
+            tls=None if self.certificate is None else self.certificate.context,
         )
+        self._show_expiry()
+
+    def reload_certificate(self) -> None:
+        """Load the certificate again, for new connections, if the server uses TLS."""
+        if self.certificate is not None:
+            self.certificate.reload()
+            self._show_expiry()
+
+    def _show_expiry(self) -> None:
+        if self.certificate is not None:
+            self.runner.metrics.set_certificate_expiry(self.certificate.expires_at.timestamp())
 
 
 def bind(host: str, port: int) -> socket.socket:
@@ -115,6 +131,9 @@ def _run(
             coordinator.should_exit = True
 
     async def main() -> None:
+        if coordinator.certificate is not None:
+            loop = asyncio.get_running_loop()
+            loop.add_signal_handler(signal.SIGHUP, coordinator.reload_certificate)
         watch_task = asyncio.create_task(watch)
         watch_task.add_done_callback(stop_if_failed)
         try:
@@ -125,7 +144,8 @@ def _run(
         if not watch_task.cancelled():
             watch_task.result()
 
-    with asyncio.Runner(loop_factory=coordinator.config.get_loop_factory()) as runner:
+    factory = loop_factory(handshake_timeout_s=coordinator.handshake_timeout_s)
+    with asyncio.Runner(loop_factory=factory) as runner:
         runner.run(main())
 
 
@@ -174,6 +194,9 @@ class _Workers:
             for number in (signal.SIGTERM, signal.SIGINT)
             if number == signal.SIGTERM or signal.getsignal(number) is not signal.SIG_IGN
         }
+        if self.settings.tls_cert is not None:
+            handler = signal.signal(signal.SIGHUP, self._reload_certificates)
+            self._previous_handlers[signal.SIGHUP] = handler
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -190,6 +213,11 @@ class _Workers:
     def _stop(self, number: int, frame: FrameType | None) -> None:
         self.stopping = True
         self._ask_to_stop()  # not only in __exit__, because workers need time to end
+
+    def _reload_certificates(self, number: int, frame: FrameType | None) -> None:
+        for process in self.processes:
+            with contextlib.suppress(ProcessLookupError):
+                process.send_signal(signal.SIGHUP)
 
     def _ask_to_stop(self) -> float:
         """Ask all workers to stop; return the monotonic time at which they are killed."""
@@ -220,14 +248,21 @@ class _Workers:
         while not self.stopping:
             if any(process.poll() is not None for process in self.processes):
                 raise ComputationFailed("a worker could not start: see its log")
-            with contextlib.suppress(OSError), socket.create_connection(address, 2) as connection:
+            with contextlib.suppress(OSError), self._connect(address) as connection:
                 connection.sendall(
                     b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
                 )
-                connection.settimeout(2)
                 if b" 200 " in connection.recv(64):
                     return
             time.sleep(0.05)
+
+    def _connect(self, address: tuple[str, int]) -> socket.socket:
+        connection = socket.create_connection(address, 2)
+        if self.settings.tls_cert is None:
+            return connection
+        context = ssl.create_default_context()
+        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE  # it is our own worker
+        return context.wrap_socket(connection)
 
     def restart_dead_workers(self) -> None:
         """Restart every worker that dies, until a signal asks the parent process to stop."""

@@ -64,6 +64,7 @@ class Settings:
     ``progress_file`` is a file outside the store that detects a store restored from an old backup;
     None disables this check. If ``log_file`` is None, logs go to standard error.
     ``trusted_proxies`` are addresses or networks. ``plan`` turns the planner's page and route on.
+    ``tls_cert`` and ``tls_key`` are PEM files; None means plain HTTP.
     """
 
     __pydantic_config__: ClassVar = ConfigDict(extra="forbid")
@@ -77,6 +78,8 @@ class Settings:
     public_url: str | None = None
     trusted_proxies: tuple[str, ...] = ()
     plan: bool = True
+    tls_cert: Path | None = None
+    tls_key: Path | None = None
 
     def __post_init__(self) -> None:
         validate.one_of(Enrolment, enrolment=self.enrolment)
@@ -86,6 +89,10 @@ class Settings:
             (Path, type(None)), progress_file=self.progress_file, log_file=self.log_file
         )
         validate.one_of(bool, plan=self.plan)
+        validate.one_of((Path, type(None)), tls_cert=self.tls_cert, tls_key=self.tls_key)
+        if (self.tls_cert is None) != (self.tls_key is None):
+            given, missing = ("tls_cert", "tls_key") if self.tls_cert else ("tls_key", "tls_cert")
+            raise InvalidValue(missing, None, f"must be given together with {given}")
         _require_store(self.store)
         require_secret("operator_token", self.operator_token)
         for proxy in self.trusted_proxies:

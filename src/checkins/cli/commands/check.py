@@ -263,6 +263,7 @@ def _noise_advice(campaign: Campaign) -> str | None:
         hexadecimal digits.
     --closed  Refuse the ledger if its last run is still open.
     """),
+    *remote.CONNECTION_OPTIONS,
     params.JSON_OPTION,
 )
 def verify(given: GivenOptions) -> None:
@@ -282,7 +283,7 @@ def verify(given: GivenOptions) -> None:
     from checkins.ledger.entry import InvalidLedger
 
     try:
-        with _open_ledger(given.values["location"], quiet=given.json) as (lines, path):
+        with _open_ledger(given) as (lines, path):
             verified = verification.verify(lines, head=head, require_closed=closed, path=path)
     except InvalidLedger as error:
         raise print_failure(str(error)) from error
@@ -297,11 +298,12 @@ def verify(given: GivenOptions) -> None:
 
 
 @contextmanager
-def _open_ledger(path_or_url: str, *, quiet: bool) -> Iterator[tuple[Iterable[bytes], str]]:
+def _open_ledger(given: GivenOptions) -> Iterator[tuple[Iterable[bytes], str]]:
     """Yield the lines of a ledger, and its path or URL for error messages."""
+    path_or_url, quiet = given.values["location"], given.json
     if remote.is_http_url(path_or_url):
         with (
-            remote.connect(path_or_url) as (http, run),
+            remote.connect(path_or_url, given) as (http, run),
             remote.stream_ledger(http, run) as (chunks, url),
             terminal.spinner("fetching and recomputing the ledger", quiet=quiet),
         ):

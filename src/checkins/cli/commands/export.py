@@ -28,6 +28,7 @@ INTEGER_METADATA = ("run", "slot")
     --out FILE  The file to write, named *.safetensors or *.npz. Default model.safetensors.
     """),
     params.FORCE_OPTION,
+    *remote.CONNECTION_OPTIONS,
     params.JSON_OPTION,
 )
 def export(given: GivenOptions) -> None:
@@ -48,7 +49,7 @@ def export(given: GivenOptions) -> None:
             raise given.invalid(
                 "campaign", "cannot be combined with the URL of a service; use URL/campaigns/ID"
             )
-        with remote.connect(url_or_store) as (http, run):
+        with remote.connect(url_or_store, given) as (http, run):
             model_bytes = remote.fetch_latest_model(http, run)
     elif "://" in url_or_store:
         model_bytes = _model_from_store(url_or_store, given.texts.get("campaign"))

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from click.exceptions import Exit
 
 from checkins.cli import params, remote, terminal
-from checkins.cli.errors import EXIT_FAILURE, UsageError, warn
+from checkins.cli.errors import EXIT_FAILURE, UsageError
 from checkins.cli.params import GivenOptions, options
 
 if TYPE_CHECKING:
@@ -54,6 +54,7 @@ STATUS_TEXTS = {
     *options("""
     --withdraw  Withdraw this device from the campaign, permanently, and do nothing else.
     """),
+    *remote.CONNECTION_OPTIONS,
     params.JSON_OPTION,
 )
 def join(given: GivenOptions) -> None:
@@ -93,6 +94,7 @@ def join(given: GivenOptions) -> None:
             key=keys[0] if keys else None,
             seal=given.texts.get("seal"),
             journal=status,
+            **remote.connection_arguments(given),
         )
         if withdraw:
             _show_withdrawn(view, device.withdraw(), json=json)
@@ -178,9 +180,6 @@ def _show_campaign(view: CampaignView, url: str) -> None:
         f" {budget.delta:g} ({budget.adjacency}). The rows stay on this device; it sends at most"
         f" one report. Ctrl-C stops the device; the same command continues.",
     )
-    warning = remote.unencrypted_warning(url)
-    if warning is not None:
-        warn(warning)
     sys.stdout.flush()
 
 
@@ -225,6 +224,7 @@ def _show_withdrawn(view: CampaignView, withdrawn: bool, *, json: bool) -> None:
         tests only, because the events contain the slot of each device.
     """),
     remote.FOLLOW_OPTION,
+    *remote.CONNECTION_OPTIONS,
     params.JSON_OPTION,
 )
 def swarm(given: GivenOptions) -> None:
@@ -266,6 +266,7 @@ def swarm(given: GivenOptions) -> None:
                 state=Path(given.texts["state"]) if "state" in given else None,
                 key=lambda client: keys[client if len(keys) > 1 else 0] if keys else None,
                 journal=write_event,
+                **remote.connection_arguments(given),
             )
 
         results = _run_devices(devices, view.id, given)
@@ -295,7 +296,7 @@ def _run_devices(
         with remote.errors_as_option_errors(given), asyncio.Runner(loop_factory=loop) as runner:
             runner.run(_run_with_progress(devices, tally, quiet=given.json))
         results.append(_result_numbers(devices, tally))
-        run = next_run(devices.url, run) if given.values["follow"] else None
+        run = next_run(devices.url, run, ca=devices.ca) if given.values["follow"] else None
     return results
 
 

@@ -16,6 +16,8 @@ from checkins.cli.errors import UsageError, missing_extra, printable, warn
 from checkins.cli.params import GivenOptions, options
 
 if TYPE_CHECKING:
+    import socket
+
     from checkins.campaign import Campaign
     from checkins.service.settings import Enrolment, Limits, Settings
 
@@ -34,6 +36,11 @@ OPTIONS = (
         environment variable {STORE_VARIABLE}, otherwise {DEFAULT_STORE}.
     --host H  Address to listen on. Default {DEFAULT_HOST}.
     --port P  Port to listen on; 0 means any free port. Default {DEFAULT_PORT}.
+    --tls-cert FILE  Certificate for HTTPS in PEM format, followed by the certificates that signed
+        it. Needs --tls-key. After a renewal, SIGHUP loads both files again.
+    --tls-key FILE  Private key of the certificate in PEM format, without a password.
+    --plain-http  Serve without encryption on an address that other machines can reach, because a
+        proxy in front of the coordinator encrypts the connections, or for a test.
     --workers N  Number of processes. More than one process needs PostgreSQL. Default 1.
     --start now|+SECONDS|INSTANT  When the first slot begins, such as +60 or
         2030-01-01T00:00:00Z. It replaces the time in the file and so changes the seal, the
@@ -103,6 +110,7 @@ def serve(given: GivenOptions) -> None:
     listen_host = given.texts.get("host", DEFAULT_HOST)
     with given.errors_as_option_errors():
         listener = server.bind(listen_host, listen_port)
+    _require_encryption(settings, listener, given)
     if (
         values["restore"]
         and settings.progress_file is not None
@@ -135,7 +143,8 @@ def serve(given: GivenOptions) -> None:
     for warning in warnings:
         warn(warning)
     url_host = f"[{listen_host}]" if ":" in listen_host else listen_host
-    url = f"http://{url_host}:{listener.getsockname()[1]}"
+    scheme = "http" if settings.tls_cert is None else "https"
+    url = f"{scheme}://{url_host}:{listener.getsockname()[1]}"
     summary: dict[str, object] = {
         "url": url,
         "campaign": run_spec and run_spec.id,
@@ -171,6 +180,21 @@ def serve(given: GivenOptions) -> None:
         server.serve_with_workers(settings, listener, workers=worker_count, ready=ready)
 
 
+def _require_encryption(settings: Settings, listener: socket.socket, given: GivenOptions) -> None:
+    """Close the listener and raise if other machines could connect to it without encryption."""
+    from checkins.protocol.wire import is_loopback
+
+    host = str(listener.getsockname()[0])
+    if settings.tls_cert is not None or given.values["plain_http"] or is_loopback(host):
+        return
+    listener.close()
+    raise given.invalid(
+        "host",
+        "other machines can reach this address, and HTTP is not encrypted: give --tls-cert and"
+        " --tls-key, or --plain-http if a proxy in front of the coordinator encrypts",
+    )
+
+
 def _redacted_options(given: GivenOptions) -> GivenOptions:
     """Return the options without the password in the store's URL, for error messages."""
     from checkins.service.settings import redacted_url
@@ -202,6 +226,7 @@ def _settings(given: GivenOptions, folder: Path) -> tuple[Settings, bool]:
     import secrets
 
     from checkins.service.authentication import read_secret
+    from checkins.service.http.tls import Certificate
     from checkins.service.settings import Settings
     from checkins.service.store.rollback_detection import default_progress_file
 
@@ -223,7 +248,10 @@ def _settings(given: GivenOptions, folder: Path) -> tuple[Settings, bool]:
         trusted_proxies=tuple(given.texts.get("trusted_proxies", "").replace(",", " ").split()),
         log_file=Path(given.texts["log_file"]) if "log_file" in given else None,
         plan=not given.values["no_plan"],
+        tls_cert=given.path("tls_cert"),
+        tls_key=given.path("tls_key"),
     )
+    Certificate.of(settings)  # raises if the files are not valid, before a worker starts
     return settings, is_generated
 
 

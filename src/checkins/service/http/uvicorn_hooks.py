@@ -24,6 +24,7 @@ import contextlib
 import gc
 import signal
 import socket
+import ssl
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from types import FrameType
@@ -288,7 +289,8 @@ class GracefulServer(uvicorn.Server):
     """uvicorn's server, except that it ends all long polls when it is asked to stop.
 
     ``ready`` is called once the server accepts connections. ``release_waiters`` is called when the
-    server is asked to stop, and must make every long poll return at once.
+    server is asked to stop, and must make every long poll return at once. ``tls`` is the context of
+    TLS; None means plain HTTP.
     """
 
     def __init__(
@@ -297,8 +299,10 @@ class GracefulServer(uvicorn.Server):
         *,
         release_waiters: Callable[[], None],
         ready: Callable[[], None] | None = None,
+        tls: ssl.SSLContext | None = None,
     ) -> None:
         super().__init__(config)
+        self._tls = tls
         self._ready = ready
         self._release_waiters = release_waiters
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -328,6 +332,7 @@ class GracefulServer(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Start as uvicorn does, then exclude all loaded objects from garbage collection."""
         self._loop = asyncio.get_running_loop()
+        self.config.ssl = self._tls  # uvicorn could only load files, once
         await super().startup(sockets)
         gc.collect()
         gc.freeze()  # examining these objects at every collection would halve the request rate
