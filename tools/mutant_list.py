@@ -37,6 +37,8 @@ ALLOCATION, INTEROP = (
     "tests/accounting/test_interop.py",
 )
 
+ODOMETER = "tests/client/test_odometer.py"
+
 MUTANTS = (
     Mutant(
         "attack-beyond-population",
@@ -1115,5 +1117,28 @@ MUTANTS = (
             ),
         ),
         (f"{FOURIER}::test_a_declared_population_cannot_fill_every_slot",),
+    ),
+    Mutant(
+        "uncharged-draw",
+        "a device draws its slot before its odometer is charged",
+        (
+            Change(
+                "client/participation.py",
+                "        yield from self._use_odometer(OdometerFile.charge)  # durable",
+                "        if self._saved.phase is not None:"
+                " yield from self._use_odometer(OdometerFile.charge)  # durable",
+            ),
+        ),
+        (f"{ODOMETER}::test_no_crash_leaves_a_draw_that_is_not_charged",),
+    ),
+    Mutant(
+        "free-second-ledger",
+        "a second ledger of the same population costs a device nothing",
+        (
+            Change(
+                "client/odometer.py", "is_same = old.head in same_ledger or ", "is_same = True or "
+            ),
+        ),
+        (f"{ODOMETER}::test_other_ledgers_of_the_same_population_are_added",),
     ),
 )

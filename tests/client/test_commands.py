@@ -200,3 +200,18 @@ def test_a_service_that_was_rolled_back_is_a_failure_and_the_state_is_kept(
     assert err.count("\n") == 1
     assert file.load() == kept
     assert (service.tokens, service.check_ins) == ({}, {})
+
+
+def test_a_device_does_not_spend_more_than_its_owner_allows(run: Any, tmp_path: Path) -> None:
+    service = later()
+    with on_a_socket(service) as url:
+        command = ("join", url, "--row", 7, "--state", tmp_path, "--most-epsilon")
+        code, out, err = run(*command, 7.5)
+        assert (code, service.tokens) == (2, {})
+        assert "--most-epsilon 7.5: would be exceeded" in err
+        code, out, err = run(*command, 8, "--json")
+        assert (code, err) == (0, "")
+        spent = {"epsilon": 8.0, "delta": 1e-6, "adjacency": "add-remove"}
+        assert json.loads(out)["spent"] == spent
+        code, out, err = run(*command, "nan")
+        assert code == 2

@@ -19,8 +19,10 @@ from checkins.client.actions import (
     Save,
     SleepUntil,
     Train,
+    UseFiles,
 )
 from checkins.client.clock_and_randomness import DeviceRandomness
+from checkins.client.odometer import OdometerFile
 from checkins.client.participation import Participation, ParticipationConfig
 from checkins.client.state import SavedState
 from checkins.protocol.participant import Outcome
@@ -97,6 +99,7 @@ class World:
     train_s: float = 0.1
     plan: dict[str, Any] = field(default_factory=dict)
     disk: bytes | None = None
+    odometer: OdometerFile | None = None
     saved: list[SavedState] = field(default_factory=list)
     actions: list[Action] = field(default_factory=list)
     sent: list[Request] = field(default_factory=list)
@@ -122,7 +125,11 @@ class World:
     def flow(self) -> Flow[Outcome]:
         plan = ParticipationConfig(URL, self.service.id, self.trainer, **self.plan)
         return Participation(
-            plan, self.disk, monotonic=self.monotonic, randomness=self.randomness
+            plan,
+            self.disk,
+            monotonic=self.monotonic,
+            randomness=self.randomness,
+            odometer=self.odometer,
         ).flow()
 
     def live(self) -> Outcome:
@@ -158,6 +165,8 @@ class World:
                 self.saved.append(SavedState.from_bytes(state))
             case LogEvent(fields):
                 self.events_logged.append(dict(fields))
+            case UseFiles(work):
+                return work()
             case Train(make):
                 self.server_s += self.train_s
                 return make()

@@ -7,6 +7,7 @@ everything else. The state machine in ``checkins.protocol.participant`` makes ev
 """
 
 from checkins.client.actions import CampaignRefused, ServiceFailed
+from checkins.client.odometer import Cost
 from checkins.client.participant import Participant, fetch_campaign
 from checkins.client.trainer import RowsTrainer, Trainer
 from checkins.client.view import CampaignView
@@ -15,6 +16,7 @@ from checkins.protocol.participant import Outcome
 __all__ = [
     "CampaignRefused",
     "CampaignView",
+    "Cost",
     "Outcome",
     "Participant",
     "RowsTrainer",

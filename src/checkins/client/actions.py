@@ -150,6 +150,13 @@ class Train:
     make_report: Callable[[], DeviceReport]
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class UseFiles:
+    """Call ``work``, which reads or writes files of the device. The result is what it returns."""
+
+    work: Callable[[], object]
+
+
 @dataclass(frozen=True, slots=True)
 class LogEvent:
     """Write an event to the journal, a log for the device's owner that never leaves the device."""
@@ -157,7 +164,7 @@ class LogEvent:
     fields: Mapping[str, object]
 
 
-Action = Request | SleepUntil | Save | Train | LogEvent
+Action = Request | SleepUntil | Save | Train | UseFiles | LogEvent
 Result = TypeVar("Result")
 Flow = Generator[Action, Any, Result]
 """A generator that yields actions, receives their results, and returns a ``Result``."""

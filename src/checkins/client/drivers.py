@@ -26,6 +26,7 @@ from checkins.client.actions import (
     Response,
     Save,
     SleepUntil,
+    UseFiles,
 )
 from checkins.client.bounded_http import ResponseRejected, fetch, fetch_async
 from checkins.client.clock_and_randomness import monotonic_s
@@ -135,6 +136,8 @@ class Driver:
             case LogEvent(fields):
                 if self.journal is not None:
                     self.journal(fields)
+            case UseFiles(work):
+                return work()
             case _:
                 return action.make_report()
         return None
@@ -191,6 +194,8 @@ class AsyncDriver:
             case LogEvent(fields):
                 if self.journal is not None:
                     self.journal(fields)
+            case UseFiles(work):
+                return await self._in_executor(work)
             case _:
                 return await self._in_executor(action.make_report)
         return None

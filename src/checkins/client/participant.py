@@ -24,6 +24,7 @@ from checkins.client.drivers import (
     check_url,
     http_client,
 )
+from checkins.client.odometer import Cost, OdometerFile
 from checkins.client.participation import Participation, ParticipationConfig
 from checkins.client.service_client import ServiceClient, listing_request, withdraw_request
 from checkins.client.state import (
@@ -64,10 +65,11 @@ class Participant(ParticipationConfig):
     parameters, is given, a campaign with another seal is refused. ``accept`` is called with the
     campaign and raises an error to decline; None accepts every campaign. ``journal`` is called with
     every event, for the owner of the device. If a journal is stored, it links the device to its
-    slot. ``retry_timeout_s`` is the number of seconds for which an unreachable service is
-    retried before the slot is drawn. ``ca`` is a PEM file with the only certificate authorities
-    that are trusted; None trusts the public ones. ``plain_http`` allows connections without
-    encryption to other machines.
+    slot. ``most_epsilon`` is the largest epsilon that all participations of the folder ``state``
+    may cost together; a campaign beyond it is refused. None means no limit. ``retry_timeout_s`` is
+    the number of seconds for which an unreachable service is retried before the slot is drawn.
+    ``ca`` is a PEM file with the only certificate authorities that are trusted; None trusts the
+    public ones. ``plain_http`` allows connections without encryption to other machines.
     """
 
     state: str | os.PathLike[str]
@@ -78,6 +80,8 @@ class Participant(ParticipationConfig):
         if not self.campaign or not set(self.campaign) <= set("0123456789abcdef-"):
             raise InvalidValue("campaign", self.campaign, "must be the id of a campaign's run")
         validate.non_negative(retry_timeout_s=self.retry_timeout_s)
+        if self.most_epsilon is not None:
+            validate.non_negative(most_epsilon=self.most_epsilon)
 
     def run(self, *, http: httpx.Client | None = None) -> Outcome:
         """Take part, or resume after a crash. The call blocks until the participation has ended.
@@ -127,12 +131,25 @@ class Participant(ParticipationConfig):
                 service = participant._service(driver.monotonic)
                 participant = participant._for_run(await driver.drive(next_run_flow(service)))
 
+    @property
+    def spent(self) -> Cost:
+        """An upper bound on what all participations of the folder ``state`` may have cost."""
+        return self._odometer.load().total()
+
+    @property
+    def _odometer(self) -> OdometerFile:
+        return OdometerFile(Path(self.state))
+
     def _for_run(self, run_id: str | None) -> Participant | None:
         return None if run_id is None else replace(self, campaign=run_id)
 
     def _participation(self, file: StateFile, monotonic: Callable[[], float]) -> Flow[Outcome]:
         participation = Participation(
-            self, file.load(), monotonic=monotonic, randomness=OS_RANDOMNESS
+            self,
+            file.load(),
+            monotonic=monotonic,
+            randomness=OS_RANDOMNESS,
+            odometer=self._odometer,
         )
         return participation.flow()
 

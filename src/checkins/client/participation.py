@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
@@ -33,8 +33,10 @@ from checkins.client.actions import (
     Save,
     SleepUntil,
     Train,
+    UseFiles,
 )
 from checkins.client.clock_and_randomness import DeviceRandomness
+from checkins.client.odometer import Charge, OdometerFile
 from checkins.client.service_client import (
     RESPONSE_TIMEOUT_S,
     ServiceClient,
@@ -48,7 +50,7 @@ from checkins.client.service_client import (
 from checkins.client.state import SavedState
 from checkins.client.trainer import Trainer
 from checkins.client.view import CampaignView
-from checkins.errors import OutOfOrder
+from checkins.errors import InvalidValue, OutOfOrder
 from checkins.protocol import participant as events  # the state machine's events and effects
 from checkins.protocol import wire
 from checkins.protocol.machine import Effect, Event
@@ -81,12 +83,16 @@ class ParticipationConfig:
     seal: str | None = None
     accept: Callable[[Campaign], None] | None = None
     retry_timeout_s: float = 60.0
+    most_epsilon: float | None = None
     ca: str | os.PathLike[str] | None = None
     plain_http: bool = False
 
 
 class Participation:
-    """The flow of one device in one run. ``saved`` is its stored state, or None at the start."""
+    """The flow of one device in one run. ``saved`` is its stored state, or None at the start.
+
+    ``odometer`` is charged before the draw is saved; None keeps no odometer, as in load tests.
+    """
 
     def __init__(
         self,
@@ -95,8 +101,12 @@ class Participation:
         *,
         monotonic: Callable[[], float],
         randomness: DeviceRandomness,
+        odometer: OdometerFile | None = None,
     ) -> None:
         self._config = config
+        self._odometer = odometer
+        if odometer is None and config.most_epsilon is not None:
+            raise InvalidValue("most_epsilon", config.most_epsilon, "needs an odometer")
         self._randomness = randomness
         self._saved = SavedState(config.campaign) if saved is None else SavedState.from_bytes(saved)
         if self._saved.campaign != config.campaign:
@@ -109,6 +119,7 @@ class Participation:
             monotonic=monotonic,
             randomness=randomness,
         )
+        self._same_ledger: frozenset[str] | None = None  # set by _use_odometer
         self._view: CampaignView  # set by _fetch_view
         self._machine: Participant  # state of the state machine, set by _check_campaign
 
@@ -120,7 +131,10 @@ class Participation:
         self._check_campaign(self._view)
         event: Event = events.Restarted()
         if self._saved.phase is None:
+            yield from self._use_odometer(OdometerFile.check)
             yield from self._enrol()
+        yield from self._use_odometer(OdometerFile.charge)  # durable before the draw is saved
+        if self._saved.phase is None:
             event = events.Draw(
                 coin=self._randomness.coin(),
                 pick=self._randomness.pick(len(self._machine.window)),
@@ -159,6 +173,27 @@ class Participation:
         self._saved = self._service.with_rollback_evidence(previous, self._view)
         if self._saved.key is not None and self._saved != previous:
             yield Save(self._saved.to_bytes())
+
+    def _use_odometer(self, action: Callable[..., object]) -> Flow[None]:
+        """Check or charge the odometer; raise CampaignRefused if the limit would be exceeded."""
+        odometer, view, most_epsilon = self._odometer, self._view, self._config.most_epsilon
+        if odometer is None:
+            return
+        if self._same_ledger is None:
+            charges = (yield UseFiles(odometer.load)).charges
+            self._same_ledger = yield from self._heads_in_ledger(charges)
+        arguments = {"same_ledger": self._same_ledger, "most_epsilon": most_epsilon}
+        yield UseFiles(lambda: action(odometer, view, **arguments))
+
+    def _heads_in_ledger(self, charges: Sequence[Charge]) -> Flow[frozenset[str]]:
+        """Return the heads of earlier charges that the ledger of this campaign contains."""
+        population, found = Charge.of(self._view).population, set()
+        entries_of = {each.head: each.entries for each in charges if each.population == population}
+        for head, entries in entries_of.items():
+            is_possible = entries < self._view.entries
+            if is_possible and (yield from self._service.fetch_head(entries)) == head:
+                found.add(head)
+        return frozenset(found)
 
     def _enrol(self) -> Flow[None]:
         """Get a token.

@@ -227,6 +227,20 @@ class ServiceClient:
                 f" and now has {head[:64]}, so slots may be released twice; {NOTHING_SENT}",
             )
 
+    def fetch_head(self, entries: int) -> Flow[str]:
+        """Fetch the head that the ledger had when it was ``entries`` lines long.
+
+        Return an empty string if the service cannot show it.
+        """
+
+        def parse_head(response: Response) -> str | None:
+            if response.problem in ("unknown-entry", "unknown-path"):
+                return ""
+            line = response.parse_json(wire.LedgerPlace, 200)
+            return None if line is None or line["entries"] != entries else str(line["head"])
+
+        return (yield from self.retry_until(ledger_head_request(self.run_id, entries), parse_head))
+
     def try_fetch_view(self, saved: SavedState) -> Flow[CampaignView | None]:
         """Fetch the view without retries; return None if no usable response comes.
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from click.exceptions import Exit
 
+from checkins import formatting, validate
 from checkins.cli import params, remote, terminal
 from checkins.cli.errors import EXIT_FAILURE, UsageError
 from checkins.cli.params import GivenOptions, options
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
     from rich.text import Text
 
-    from checkins.client import CampaignView, Outcome, Trainer
+    from checkins.client import CampaignView, Cost, Outcome, Trainer
     from checkins.swarm import Swarm, Tally
 
 MAX_CLIENTS = 10**6
@@ -52,6 +53,8 @@ STATUS_TEXTS = {
     *remote.JOIN_OPTIONS,
     remote.FOLLOW_OPTION,
     *options("""
+    --most-epsilon E  Take part only if all participations with this --state folder cost at most
+        epsilon E together, this campaign included. Default: no limit.
     --withdraw  Withdraw this device from the campaign, permanently, and do nothing else.
     """),
     *remote.CONNECTION_OPTIONS,
@@ -84,8 +87,10 @@ def join(given: GivenOptions) -> None:
     with terminal.spinner(f"fetching the campaign from {url}", quiet=json):
         view = remote.fetch_checked_campaign(url, given)
     trainer = _NoTrainer() if withdraw else _trainer(view, given, quiet=json)
-    status = _Status()
+    status, most_epsilon = _Status(), None
     with remote.errors_as_option_errors(given):
+        if "most_epsilon" in given:
+            most_epsilon = given.number("most_epsilon", validate.non_negative)
         device = Participant(
             url=url,
             campaign=view.id,
@@ -94,6 +99,7 @@ def join(given: GivenOptions) -> None:
             key=keys[0] if keys else None,
             seal=given.texts.get("seal"),
             journal=status,
+            most_epsilon=most_epsilon,
             **remote.connection_arguments(given),
         )
         if withdraw:
@@ -103,7 +109,7 @@ def join(given: GivenOptions) -> None:
             _show_campaign(view, url)
         with _show_live(status, quiet=json):
             runs = list(device.follow()) if given.values["follow"] else [(view.id, device.run())]
-    _show_outcomes(view, runs, json=json)
+    _show_outcomes(view, runs, device.spent, json=json)
 
 
 class _NoTrainer:
@@ -183,18 +189,23 @@ def _show_campaign(view: CampaignView, url: str) -> None:
     sys.stdout.flush()
 
 
-def _show_outcomes(view: CampaignView, runs: list[tuple[str, Outcome]], *, json: bool) -> None:
+def _show_outcomes(
+    view: CampaignView, runs: list[tuple[str, Outcome]], spent: Cost, *, json: bool
+) -> None:
     if json:
         ended = [
             {"campaign": name, "outcome": outcome.name.lower(), "explained": str(outcome)}
             for name, outcome in runs
         ]
-        terminal.show_json(
-            {"name": view.campaign.name, "seal": view.seal, **ended[-1], "runs": ended}
-        )
+        about = {"name": view.campaign.name, "seal": view.seal, **ended[-1], "runs": ended}
+        terminal.show_json({**about, "spent": spent.as_json()})
         return
     for name, outcome in runs:
         terminal.show_plain(f"{name}: {outcome}.")
+    terminal.show_plain(
+        f"All participations of this device together: epsilon <= {formatting.up(spent.epsilon)},"
+        f" delta <= {formatting.up(spent.delta)} ({spent.adjacency})."
+    )
 
 
 def _show_withdrawn(view: CampaignView, withdrawn: bool, *, json: bool) -> None:
