@@ -107,6 +107,7 @@ def tasks(draw: st.DrawFn) -> Task:
         steps,
         None if steps == 1 else draw(st.none() | rates),
         draw(st.none() | st.sampled_from(Features)) if data == "fashion-mnist" else None,
+        draw(st.none() | st.floats(0.0, 1.0, exclude_min=True)),
     )
 
 

@@ -69,7 +69,7 @@ def test_the_seal_of_the_example_is_known() -> None:
 
 def test_what_a_file_does_not_say_is_not_in_its_canonical_form() -> None:
     """What was added to the format later leaves the seals of older files as they were."""
-    later = {"momentum", "nesterov", "arguments", "local_rate", "classes", "holdout"}
+    later = {"momentum", "nesterov", "arguments", "local_rate", "average", "classes", "holdout"}
     for campaign in (PATIENTS, FILE, SYNTHETIC):
         task = json.loads(campaign.canonical())["task"]
         held = {*task, *task["optimizer"], *(task["data"] if campaign is FILE else ())}
@@ -159,6 +159,8 @@ CHANGED = {
     "argument's name": optimized(kind="optax:adam", arguments={"b2": 0.5}),
     "two arguments": optimized(kind="optax:adam", arguments={"b1": 0.5, "b2": 0.5}),
     "local_rate": tasked(local_steps=2, local_rate=0.5),
+    "average": tasked(average=0.25),
+    "an average of all": tasked(average=1.0),
     "pictures": tasked(data="fashion-mnist"),
     "scattering": tasked(data="fashion-mnist", features=Features.SCATTERING),
     "classes": from_file(classes=2),
@@ -235,6 +237,7 @@ def test_whole_numbers_in_place_of_floats_have_the_same_seal() -> None:
     adam = {"b1": 0, "eps_root": 1}, {"eps_root": 1.0, "b1": -0.0}
     assert len({optimized(kind="optax:adam", arguments=given).seal for given in adam}) == 1
     assert tasked(local_steps=2, local_rate=3).seal == tasked(local_steps=2, local_rate=3.0).seal
+    assert tasked(average=1).seal == tasked(average=1.0).seal
     east = timezone(timedelta(hours=5))
     assert scheduled(start=datetime(2030, 1, 1, 5, tzinfo=east)).seal == PATIENTS.seal
 
@@ -280,6 +283,7 @@ def test_no_number_that_is_not_finite_gets_into_a_campaign(bad: float) -> None:
         lambda: optimized(momentum=bad),
         lambda: optimized(kind="optax:adam", arguments={"b1": bad}),
         lambda: tasked(local_steps=2, local_rate=bad),
+        lambda: tasked(average=bad),
         lambda: from_file(holdout=bad),
         lambda: scheduled(slot_s=bad),
         lambda: scheduled(choose_s=bad),

@@ -159,6 +159,8 @@ def test_a_client_s_own_steps_have_a_size() -> None:
         ("local_rate = inf", "local_rate = inf: must be a finite number above 0"),
         ('local_rate = "x"', 'local_rate = "x": must be a number'),
         ('features = "wavelets"', 'features = "wavelets": must be "scattering"'),
+        ("average = 0", "average = 0: must be a finite number above 0"),
+        ("average = 1.5", "average = 1.5: must lie in [0, 1]"),
         ("features = 1", 'features = 1: must be "scattering"'),
     ],
 )

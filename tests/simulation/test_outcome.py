@@ -34,6 +34,9 @@ VARIANTS = {
             ' schedule = "inverse-sqrt", diameter = 1.0'
         )
     ),
+    "an average, twice": tiny.text(
+        protocol=REPEATED, task=tiny.TASK.replace("[task]", "[task]\naverage = 0.5")
+    ),
     "privunit": tiny.text(
         randomizer='[randomizer]\nkind = "privunit"\nlocal_epsilon = 4.0\nclip = 1.0\n'
     ),
@@ -62,6 +65,8 @@ def everything(outcome: Outcome) -> tuple[object, ...]:
         outcome.contributors,
         outcome.curve,
         outcome.model.tobytes(),
+        outcome.average_curve,
+        None if outcome.average_model is None else outcome.average_model.tobytes(),
     )
 
 

@@ -238,6 +238,12 @@ TASK = _section(
         "the step size of a client's training steps. It requires `local_steps` above 1",
         comment="the step size of a client's training steps",
     ),
+    _optional("average", _number, "above 0 to 1, optional").means(
+        "also average the released models. 0.25 covers about the last quarter of the slots, and 1"
+        " covers all slots equally. After every slot, there is [an average](simulator.md#averaged"
+        "-models) of the models so far. Anyone can compute it from the released models",
+        comment="also average the released models of about this share of the slots",
+    ),
     Key("optimizer", None, "a table").means(
         "how the server updates the model with the sum of a slot"
     ),

@@ -249,7 +249,9 @@ class Task:
     many training steps of size s = ``local_step_size``, and reports (start − end) / s, where start
     and end are the models before and after its steps. This is a sum of gradients. A ``local_rate``
     of 1 is the default, and stored as None. ``features`` are computed from each example before
-    training. If ``features`` is None, the values of the data are used as they are.
+    training. If ``features`` is None, the values of the data are used as they are. ``average`` is
+    the share of the slots that an average of the released models covers
+    (``checkins.protocol.averaging``). If it is None, no average is computed.
 
     >>> Task("patients", "linear", Optimizer(rate=0.5))
     Traceback (most recent call last):
@@ -263,6 +265,7 @@ class Task:
     local_steps: int = 1
     local_rate: float | None = None
     features: Features | None = None
+    average: float | None = None
 
     def __post_init__(self) -> None:
         validate.one_of((str, DataFile), data=self.data)
@@ -285,6 +288,10 @@ class Task:
         validate.one_of((Features, type(None)), features=self.features)
         if not features_fit(self.features, self.data):
             raise InvalidValue("features", str(self.features), SCATTERING_NEEDS_PICTURES)
+        if self.average is not None:
+            validate.positive(average=self.average)
+            validate.probability(average=self.average)
+            validate.make_floats(self, "average")
 
     def _check_local_rate(self) -> None:
         if self.local_rate is None:

@@ -20,7 +20,7 @@ from checkins.accounting import Certificate, NoiseAt
 from checkins.campaign import Campaign, campaign_text
 from checkins.simulation.baselines import BASELINE_DESCRIPTIONS, Baseline, CalibratedBaseline
 from checkins.simulation.engine.evaluation import Metrics
-from checkins.simulation.engine.outcome import Curve, Outcome
+from checkins.simulation.engine.outcome import Curve, Outcome, curve_as_json
 from checkins.simulation.engine.training import Scenario
 from checkins.simulation.workers import Job, load_task
 from checkins.tasks.data.dataset import Dataset
@@ -61,9 +61,7 @@ class _SeedStatistics:
     @property
     def metrics(self) -> Metrics:
         """The mean of each metric over the seeds; empty if a model diverged."""
-        seed_metrics = [outcome.metrics for outcome in self.seeds]
-        names = seed_metrics[0] if seed_metrics and all(seed_metrics) else {}
-        return {name: statistics.fmean(metrics[name] for metrics in seed_metrics) for name in names}
+        return _means([outcome.metrics for outcome in self.seeds])
 
     @property
     def spread(self) -> Metrics | None:
@@ -71,11 +69,29 @@ class _SeedStatistics:
 
         It is None if there is only one seed or if a model diverged.
         """
-        seed_metrics = [outcome.metrics for outcome in self.seeds]
-        if len(seed_metrics) < 2 or not all(seed_metrics):
-            return None
-        names = seed_metrics[0]
-        return {name: statistics.stdev(metrics[name] for metrics in seed_metrics) for name in names}
+        return _deviations([outcome.metrics for outcome in self.seeds])
+
+    @property
+    def average_metrics(self) -> Metrics:
+        """The metrics of the average of the models, as ``metrics``; empty without an average."""
+        return _means([outcome.average_metrics for outcome in self.seeds])
+
+    @property
+    def average_spread(self) -> Metrics | None:
+        """The standard deviations of ``average_metrics``; None if ``spread`` would be None."""
+        return _deviations([outcome.average_metrics for outcome in self.seeds])
+
+
+def _means(seed_metrics: list[Metrics]) -> Metrics:
+    names = seed_metrics[0] if seed_metrics and all(seed_metrics) else {}
+    return {name: statistics.fmean(metrics[name] for metrics in seed_metrics) for name in names}
+
+
+def _deviations(seed_metrics: list[Metrics]) -> Metrics | None:
+    if len(seed_metrics) < 2 or not all(seed_metrics):
+        return None
+    names = seed_metrics[0]
+    return {name: statistics.stdev(metrics[name] for metrics in seed_metrics) for name in names}
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +138,10 @@ class BaselineResult(_SeedStatistics):
             "noise": self.noise,
             "metrics": self.metrics,
             "spread": self.spread,
-            "curves": [outcome.as_json()["curve"] for outcome in self.seeds],
+            "average_metrics": self.average_metrics,
+            "average_spread": self.average_spread,
+            "curves": [curve_as_json(outcome.curve) for outcome in self.seeds],
+            "average_curves": [curve_as_json(outcome.average_curve) for outcome in self.seeds],
             "unavailable": self.unavailable,
         }
 
@@ -187,9 +206,17 @@ class SimulationResult(_SeedStatistics):
     @property
     def curves(self) -> list[Curve]:
         """Learning curves of the seeds that ran to the end, or of all seeds if none did."""
+        return [outcome.curve for outcome in self._drawn_outcomes]
+
+    @property
+    def average_curves(self) -> list[Curve]:
+        """Learning curves of the average of the models, of the same seeds as ``curves``."""
+        return [outcome.average_curve for outcome in self._drawn_outcomes if outcome.average_curve]
+
+    @property
+    def _drawn_outcomes(self) -> list[Outcome]:
         started = [outcome for outcome in self.seeds if outcome.curve]
-        completed = [outcome for outcome in started if outcome.complete]
-        return [outcome.curve for outcome in completed or started]
+        return [outcome for outcome in started if outcome.complete] or started
 
     @property
     def slots(self) -> int:
@@ -259,6 +286,8 @@ class SimulationResult(_SeedStatistics):
             "metrics": self.metrics,
             "metrics_on": "holdout" if self.on_holdout else "clients",
             "spread": self.spread,
+            "average_metrics": self.average_metrics,
+            "average_spread": self.average_spread,
             "certificate": self.certificate.as_dict(),
             "slots": self.slots,
             "check_ins": self.check_ins,

@@ -24,9 +24,16 @@ from checkins import __version__
 from checkins.campaign import DataFile, Optimizer, Task
 from checkins.errors import ComputationFailed
 from checkins.simulation.baselines import EPOCHS, train_pooled
-from checkins.simulation.engine.evaluation import CurvePoint, Diverged, Metrics
+from checkins.simulation.engine.evaluation import Diverged, Metrics
 from checkins.simulation.engine.mechanism import Mechanism
-from checkins.simulation.engine.outcome import Checkpoint, Outcome, open_arrays, train, write_arrays
+from checkins.simulation.engine.outcome import (
+    Checkpoint,
+    Outcome,
+    curve_points,
+    open_arrays,
+    train,
+    write_arrays,
+)
 from checkins.simulation.engine.training import Progress, Scenario, Training
 from checkins.tasks.loaded_task import LoadedTask
 from checkins.validate import import_optional
@@ -123,15 +130,21 @@ def _file_digest(path: Path, size: int, modified_ns: int) -> str:
 def load_task(task: Task, folder: str) -> LoadedTask:
     """Load a task, or return it from a cache, because computing features takes long.
 
-    Tasks that differ only in the optimizer or the local steps share one entry of the cache.
+    Tasks that differ only in the optimizer, the local steps or the average share one entry.
     """
-    data_and_model = replace(task, optimizer=Optimizer(1.0), local_steps=1, local_rate=None)
+    data_and_model = replace(
+        task, optimizer=Optimizer(1.0), local_steps=1, local_rate=None, average=None
+    )
     return _load_cached(data_and_model, folder, _data_file_digest(task, folder))
 
 
 @lru_cache(maxsize=2)
 def _load_cached(task: Task, folder: str, data_digest: str) -> LoadedTask:
     return LoadedTask.of(task, folder=folder)
+
+
+_MODELS, _CURVES = ("model", "average_model"), ("curve", "average_curve")
+"""Fields of ``Outcome`` that are models, and fields that are learning curves."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,14 +163,16 @@ class JobCache:
         if not path.exists():
             return None
         with open_arrays(path) as arrays:
-            fields, model = json.loads(str(arrays["about"])), arrays["model"]
-        curve = tuple(CurvePoint(point["slots"], point["metrics"]) for point in fields.pop("curve"))
-        contributors = tuple(fields.pop("contributors"))
-        return Outcome(**fields, contributors=contributors, curve=curve, model=model)
+            fields: dict[str, Any] = json.loads(str(arrays["about"]))
+            fields |= {name: arrays[name] for name in _MODELS if name in arrays}
+        fields |= {name: curve_points(fields[name]) for name in _CURVES}
+        fields["contributors"] = tuple(fields["contributors"])
+        return Outcome(**fields)
 
     def write(self, outcome: Outcome) -> None:
         fields = asdict(outcome)
-        arrays = {"model": fields.pop("model")}
+        models = {name: fields.pop(name) for name in _MODELS}
+        arrays = {name: model for name, model in models.items() if model is not None}
         write_arrays(self.folder / f"{self.key}.npz", fields, arrays)
         self.checkpoint.remove()
 

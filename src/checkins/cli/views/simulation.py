@@ -108,6 +108,7 @@ def _headline_parts(result: Mapping[str, Any], file: str) -> list[RenderableType
             (_metrics_text(result), "bold green"),
             f" {_metrics_source(result, complete=result['complete'])}",
         ),
+        *_average_parts(result),
         _guarantee_sentence(result["certificate"]),
     ]
     if not result["within_budget"]:
@@ -120,6 +121,14 @@ def _headline_parts(result: Mapping[str, Any], file: str) -> list[RenderableType
             )
         )
     return parts
+
+
+def _average_parts(result: Mapping[str, Any]) -> list[RenderableType]:
+    """Return a line on the average of the released models; none without an average."""
+    if not result["average_metrics"]:
+        return []
+    averages = {"metrics": result["average_metrics"], "spread": result["average_spread"]}
+    return [Text.assemble((_metrics_text(averages), "bold green"), " for the average of models.")]
 
 
 def _metrics_text(result: Mapping[str, Any]) -> str:
@@ -265,10 +274,12 @@ def save(
         entry_outcomes = [next(remaining) for group in entry.groups for _ in group.jobs]
         prefix = "model" if len(prepared.campaigns) == 1 else f"model-{number}"
         for job, outcome in zip(entry.groups[0].jobs, entry_outcomes, strict=False):
-            if outcome is not None:
-                shapes = load_task(job.task, job.folder).model.shapes
-                path = out / f"{prefix}-seed-{job.seed}.npz"
-                with durable_file.replacing(path) as file:
-                    np.savez(file, allow_pickle=False, **unflatten(outcome.model, shapes))
+            if outcome is None:
+                continue
+            shapes, name = load_task(job.task, job.folder).model.shapes, f"{prefix}-seed-{job.seed}"
+            for flat, suffix in ((outcome.model, ""), (outcome.average_model, "-average")):
+                if flat is not None:
+                    with durable_file.replacing(out / f"{name}{suffix}.npz") as file:
+                        np.savez(file, allow_pickle=False, **unflatten(flat, shapes))
     write_report(result, out / "report.html")
     return out / "report.html"

@@ -45,6 +45,8 @@ class State(NamedTuple):
     optimizer: Any
     slots: Array
     """Number of finished slots of this run."""
+    average: Array
+    """Average of the models so far; empty if the task declares none."""
 
 
 class SlotChunk(NamedTuple):
@@ -58,6 +60,9 @@ class SlotChunk(NamedTuple):
     """Factors by which the noise is multiplied."""
     divisors: Array
     """The number that the sum of a slot is divided by, or ``SKIPPED_SLOT`` or ``IGNORED_ROW``."""
+    average_weights: Array | None = None
+    """The weight of each slot's model in the average of all models up to this slot; None if the
+    task declares no average."""
 
 
 SlotSum = Callable[[Any, Array, SlotChunk], Array]
@@ -87,7 +92,8 @@ class Server:
 
     def start(self, model: Array) -> State:
         accumulator = jnp.zeros_like(model) if self.minibatch > 1 else jnp.zeros(0, model.dtype)
-        return State(model, accumulator, self.optimizer.init(model), jnp.zeros((), jnp.int32))
+        slots, no_average = jnp.zeros((), jnp.int32), jnp.zeros(0, model.dtype)
+        return State(model, accumulator, self.optimizer.init(model), slots, no_average)
 
     def next_run(self, state: State) -> State:
         """Return the state at the start of the next run.
@@ -115,7 +121,9 @@ class Server:
         model, optimizer = jax.tree.map(
             lambda new, old: jnp.where(is_due, new, old), stepped, unchanged
         )
-        return State(model, accumulator, optimizer, slots)
+        return state._replace(
+            model=model, accumulator=accumulator, optimizer=optimizer, slots=slots
+        )
 
     def _step(
         self, model: Array, gradient: Array, optimizer: Any, step: Array
@@ -173,7 +181,11 @@ def compile_chunk(slot_sum: SlotSum, server: Server) -> ChunkFunction:
     def chunk(state: State, inputs: SlotChunk, table: Any) -> tuple[State, Array]:
         def slot(state: State, inputs: SlotChunk) -> tuple[State, None]:
             total = slot_sum(table, state.model, inputs)
-            return server.apply_slot(state, total, inputs.divisors), None
+            state = server.apply_slot(state, total, inputs.divisors)
+            if inputs.average_weights is not None:
+                change = inputs.average_weights * (state.model - state.average)
+                state = state._replace(average=state.average + change)
+            return state, None
 
         unroll = UNROLLED_SLOTS_ON_CPU if on_cpu() else UNROLLED_SLOTS
         end_state: State = jax.lax.scan(slot, state, inputs, unroll=unroll)[0]

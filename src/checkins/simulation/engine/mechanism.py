@@ -218,6 +218,11 @@ class Mechanism:
         return self.design.protocol is Protocol.AVERAGED
 
     @property
+    def warm_up(self) -> int:
+        """Number of slots at the start of a run of the sliding protocol that release nothing."""
+        return (self.design.window or 1) - 1
+
+    @property
     def noise_kind(self) -> NoiseKind:
         """What is drawn for each slot: noise of its sum, or a key with PrivUnit."""
         if isinstance(self.randomizer, Gaussian):
@@ -249,8 +254,7 @@ class Mechanism:
         if self.is_averaged:
             return np.where(reports >= (self.design.least_reports or 1), reports, SKIPPED_SLOT)
         divisors = np.full(reports.shape, float(self.divide_by or 1))
-        if self.design.window is not None:
-            divisors[: self.design.window - 1] = IGNORED_ROW  # warm-up slots, without a step
+        divisors[: self.warm_up] = IGNORED_ROW  # without a step
         return divisors
 
     def dummies(self, reports: Counts) -> int:
@@ -261,7 +265,7 @@ class Mechanism:
         if self.is_averaged or self.noise_at is NoiseAt.SERVER or self.sampling is Sampling.POISSON:
             return 0
         missing = self.design.reports_per_slot - reports
-        return int(missing[(self.design.window or 1) - 1 :].sum())
+        return int(missing[self.warm_up :].sum())
 
     @property
     def noise_description(self) -> str:

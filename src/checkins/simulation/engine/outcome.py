@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from zipfile import BadZipFile
 
 import jax
@@ -33,7 +33,11 @@ CHECKPOINT_INTERVAL_S = 20.0
 
 @dataclass(frozen=True, eq=False)
 class Outcome:
-    """The result of one seed: counts, learning curve and last model."""
+    """The result of one seed: counts, learning curves and last model.
+
+    ``average_curve`` and ``average_model`` are those of the average of the models. They are empty
+    and None if the task declares no average.
+    """
 
     seed: int
     complete: bool
@@ -50,6 +54,8 @@ class Outcome:
     updates_per_second: float
     """Client updates per second, without compilation."""
     model: NDArray[np.float32] = field(repr=False)
+    average_curve: Curve = ()
+    average_model: NDArray[np.float32] | None = field(default=None, repr=False)
 
     @classmethod
     def of_divergence(cls, seed: int) -> Outcome:
@@ -66,17 +72,27 @@ class Outcome:
         """The metrics of the last model; empty if it diverged."""
         return self.curve[-1].metrics if self.curve else {}
 
+    @property
+    def average_metrics(self) -> Metrics:
+        """The metrics of the average of all models; empty without an average or if diverged."""
+        return self.average_curve[-1].metrics if self.average_curve else {}
+
     def as_json(self) -> dict[str, Any]:
-        """Return values for JSON, without the model and the number of reports in each run."""
+        """Return values for JSON, without the models and the number of reports in each run."""
         fields = asdict(self)
-        del fields["model"], fields["contributors"]
-        fields["metrics"] = self.metrics
-        fields["curve"] = {
-            "slots": [point.slots for point in self.curve],
-            **{name: [point.metrics[name] for point in self.curve] for name in self.metrics},
-        }
+        del fields["model"], fields["average_model"], fields["contributors"]
+        fields["metrics"], fields["average_metrics"] = self.metrics, self.average_metrics
+        fields["curve"] = curve_as_json(self.curve)
+        fields["average_curve"] = curve_as_json(self.average_curve)
         fields["slots_done"] = fields.pop("slots")
         return fields
+
+
+def curve_as_json(curve: Curve) -> dict[str, list[Any]]:
+    """Return a learning curve for JSON: a list of slots, and a list of values for each metric."""
+    names = curve[-1].metrics if curve else {}
+    values = {name: [point.metrics[name] for point in curve] for name in names}
+    return {"slots": [point.slots for point in curve], **values}
 
 
 OnProgress = Callable[[Progress, Metrics], bool]
@@ -136,7 +152,9 @@ def train(
     """
     saved = None if checkpoint is None else checkpoint.read(training.start())
     position = training.start() if saved is None else saved.position
-    curve = [CurvePoint(0, training.evaluate(position))] if saved is None else list(saved.curve)
+    curves = Curves() if saved is None else saved.curves
+    if saved is None:
+        curves = curves.with_metrics(0, *_metrics_at(training, position))
     earlier_seconds = 0.0 if saved is None else saved.seconds
     start_time = last_saved = time.perf_counter()
     compiled_at, compiled_slots = start_time, 0
@@ -145,24 +163,25 @@ def train(
     for progress in training.run_chunks(position):
         position, slots = progress.position, progress.slots
         if progress.metrics is not None:
-            curve.append(CurvePoint(slots, progress.metrics))
+            curves = curves.with_metrics(slots, progress.metrics, progress.average_metrics)
         now = time.perf_counter()
         if not compiled_slots:
             compiled_at, compiled_slots = now, slots
-        should_continue = on_progress is None or on_progress(progress, curve[-1].metrics)
+        should_continue = on_progress is None or on_progress(progress, curves.last[-1].metrics)
         is_save_due = not should_continue or now - last_saved > CHECKPOINT_INTERVAL_S
         if checkpoint is not None and is_save_due:
-            checkpoint.write(position, tuple(curve), earlier_seconds + now - start_time)
+            checkpoint.write(position, curves, earlier_seconds + now - start_time)
             last_saved = now
         if not should_continue:
             break
     # A chunk may still be running if the campaign was stopped early.
     jax.block_until_ready(position.state)  # type: ignore[no-untyped-call]
     end_time = time.perf_counter()
-    if curve[-1].slots != slots:
-        curve.append(CurvePoint(slots, training.evaluate(position)))
+    if curves.last[-1].slots != slots:
+        curves = curves.with_metrics(slots, *_metrics_at(training, position))
     tally = training.tally(position)
     reports_per_slot = tally.reports / max(1, slots)
+    average_model = training.average_model(position)
     timed_slots, seconds = slots - first_slot, end_time - start_time
     if slots > compiled_slots:
         timed_slots, seconds = slots - compiled_slots, end_time - compiled_at
@@ -174,11 +193,34 @@ def train(
         client_updates=tally.reports,
         dummies=tally.dummies,
         contributors=tally.contributors,
-        curve=tuple(curve),
+        curve=curves.last,
         seconds=earlier_seconds + end_time - start_time,
         updates_per_second=reports_per_slot * timed_slots / max(seconds, 1e-9),
         model=training.model(position).astype(np.float32),
+        average_curve=curves.average,
+        average_model=None if average_model is None else average_model.astype(np.float32),
     )
+
+
+class Curves(NamedTuple):
+    """Learning curves of the last model, and of the average of the models (empty without one)."""
+
+    last: Curve = ()
+    average: Curve = ()
+
+    def with_metrics(self, slots: int, metrics: Metrics, average: Metrics | None) -> Curves:
+        averages = () if average is None else (CurvePoint(slots, average),)
+        return Curves((*self.last, CurvePoint(slots, metrics)), (*self.average, *averages))
+
+
+def _metrics_at(training: Training, position: Position) -> tuple[Metrics, Metrics | None]:
+    """Return the metrics of the model at a position, and of the average of the models."""
+    return training.evaluate(position), training.evaluate_average(position)
+
+
+def curve_points(points: Iterable[Mapping[str, Any]]) -> Curve:
+    """Return the curve whose points were converted by ``asdict``."""
+    return tuple(CurvePoint(point["slots"], point["metrics"]) for point in points)
 
 
 @contextmanager
@@ -204,7 +246,7 @@ class SavedTraining:
     """The content of a checkpoint."""
 
     position: Position
-    curve: Curve
+    curves: Curves
     seconds: float
 
 
@@ -214,11 +256,13 @@ class Checkpoint:
 
     path: Path
 
-    def write(self, position: Position, curve: Curve, seconds: float) -> None:
+    def write(self, position: Position, curves: Curves, seconds: float) -> None:
         """Replace the file atomically."""
         leaves = [np.asarray(leaf) for leaf in jax.tree.leaves(position.state)]
-        points = [asdict(point) for point in curve]
-        fields = {"run": position.run, "slots": position.slots, "seconds": seconds, "curve": points}
+        points = {
+            name: [asdict(point) for point in curve] for name, curve in curves._asdict().items()
+        }
+        fields = {"run": position.run, "slots": position.slots, "seconds": seconds, **points}
         arrays = {f"leaf_{number}": leaf for number, leaf in enumerate(leaves)}
         write_arrays(self.path, fields, arrays)
 
@@ -234,8 +278,8 @@ class Checkpoint:
             fields: dict[str, Any] = json.loads(str(arrays["about"]))
             restored = [jnp.asarray(arrays[f"leaf_{number}"]) for number in range(len(leaves))]
         position = Position(fields["run"], fields["slots"], jax.tree.unflatten(structure, restored))
-        curve = tuple(CurvePoint(point["slots"], point["metrics"]) for point in fields["curve"])
-        return SavedTraining(position, curve, fields["seconds"])
+        curves = Curves(curve_points(fields["last"]), curve_points(fields["average"]))
+        return SavedTraining(position, curves, fields["seconds"])
 
     def remove(self) -> None:
         self.path.unlink(missing_ok=True)

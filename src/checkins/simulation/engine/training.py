@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from checkins.campaign import Task
 from checkins.errors import InvalidValue
+from checkins.protocol.averaging import average_weights
 from checkins.randomizers import Randomizer
 from checkins.simulation.engine import loop
 from checkins.simulation.engine.evaluation import Diverged, Evaluation, Metrics
@@ -102,11 +103,16 @@ class Tally:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """The position after a chunk. ``metrics`` is None if the model was not evaluated."""
+    """The position after a chunk.
+
+    ``metrics`` is None if the model was not evaluated. ``average_metrics`` are the metrics of the
+    average of the models. They are None if the model was not evaluated, or without an average.
+    """
 
     position: Position
     slots: int
     metrics: Metrics | None
+    average_metrics: Metrics | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -122,6 +128,8 @@ class Training:
     evaluations: int = 50
     """Number of evaluations of the model, evenly spaced; 0 means only at the end."""
     dtype: Any = np.float32
+    average: float | None = None
+    """The share of the slots that the average of the models covers; None for no average."""
 
     @classmethod
     def of(
@@ -134,10 +142,11 @@ class Training:
         seed: int,
         evaluations: int,
     ) -> Training:
-        """Return the training, with the optimizer and the local steps of the task."""
+        """Return the training, with the optimizer, local steps and average of the task."""
         work = LocalWork(task.local_steps, task.local_step_size)
         server = server_of(task.optimizer)
-        return cls(mechanism, loaded, server, scenario, seed, work, evaluations)
+        arguments = (mechanism, loaded, server, scenario, seed, work, evaluations)
+        return cls(*arguments, average=task.average)
 
     @property
     def slots(self) -> int:
@@ -155,11 +164,23 @@ class Training:
     def start(self) -> Position:
         """Return the position before the first slot."""
         model = jnp.asarray(self.loaded.model.start(self.seed), self.dtype)
-        return Position(1, 0, self.server.start(self._updates.pack(model)))
+        state = self.server.start(self._updates.pack(model))
+        if self.average is not None:
+            state = state._replace(average=jnp.copy(state.model))
+        return Position(1, 0, state)
 
     def model(self, position: Position) -> NDArray[Any]:
         """Return the model at a position, as one flat vector."""
         return np.asarray(self._updates.unpack(position.state.model))
+
+    def average_model(self, position: Position) -> NDArray[Any] | None:
+        """Return the average of the models up to a position; None if the task declares none.
+
+        Before the first slot, it is the initial model.
+        """
+        if self.average is None:
+            return None
+        return np.asarray(self._updates.unpack(position.state.average))
 
     def tally(self, position: Position) -> Tally:
         """Return the counts over all slots before ``position``."""
@@ -185,6 +206,11 @@ class Training:
                 raise InvalidValue("model", name, f"{why}: check the model and the data") from error
             raise Diverged("rate", self.server.rate, error.expected) from error
 
+    def evaluate_average(self, position: Position) -> Metrics | None:
+        """Return the metrics of the average of the models; None if the task declares none."""
+        average = self.average_model(position)
+        return None if average is None else self.evaluation(average)
+
     def run_chunks(self, start: Position | None = None) -> Iterator[Progress]:
         """Run the chunks after ``start`` and yield the progress after each chunk.
 
@@ -206,11 +232,12 @@ class Training:
             previous_token = token
             finished_slots += spec.slots
             new_position = Position(spec.run, spec.first + spec.slots, state)
-            metrics = None
+            metrics = average_metrics = None
             if finished_slots >= next_evaluation or finished_slots == self.slots:
                 metrics = self.evaluate(new_position)
+                average_metrics = self.evaluate_average(new_position)
                 next_evaluation = (int(finished_slots / interval) + 1) * interval
-            yield Progress(new_position, finished_slots, metrics)
+            yield Progress(new_position, finished_slots, metrics, average_metrics)
 
     @cached_property
     def _drawn_clients(self) -> Array | None:
@@ -243,11 +270,25 @@ class Training:
             reports, width = slot_counts.reports, self._width(slot_counts)
             mechanism, length = self.mechanism, self._chunk_length(width)
             noise_terms, divisors = mechanism.noise_terms(reports), mechanism.divisors(reports)
-            scales = mechanism.noise_scales(reports)
+            scales, average = mechanism.noise_scales(reports), self._average_weights(run)
             for first in range(start, reports.size, length):
                 slots = min(length, reports.size - first)
                 extent = (run, first, slots, length, width)
-                yield _ChunkSpec(*extent, slot_counts, noise_terms, scales, divisors)
+                yield _ChunkSpec(*extent, slot_counts, noise_terms, scales, divisors, average)
+
+    def _average_weights(self, run: int) -> NDArray[np.float64] | None:
+        """Return the weight of each slot's model in the average of the models of all runs so far.
+
+        Warm-up slots release no model, so their weight is 0. Without an average, return None.
+        """
+        if self.average is None:
+            return None
+        slots, warm_up = self.mechanism.design.slots, self.mechanism.warm_up
+        weights = np.zeros(slots)
+        first_model = (run - 1) * (slots - warm_up) + 1
+        numbers = first_model + np.arange(slots - warm_up)
+        weights[warm_up:] = average_weights(numbers, share=self.average)
+        return weights
 
     def _width(self, slot_counts: SlotCounts) -> int:
         """Return the number of places for clients in a slot, enough for every slot of the run.
@@ -321,6 +362,7 @@ class _ChunkSpec(NamedTuple):
     noise_terms: NDArray[np.int64]
     noise_scales: NDArray[np.float64]
     divisors: NDArray[np.float64]
+    average_weights: NDArray[np.float64] | None
 
     def padded(self, values: Any, filler: float) -> Any:
         rows = np.full(self.length, filler, dtype=values.dtype)
@@ -340,11 +382,13 @@ class _ChunkSpec(NamedTuple):
         clients = slot_clients(keys[:, :, np.newaxis], first_position, reports)
         if (drawn_clients := training._drawn_clients) is not None:
             clients = jnp.where(clients >= 0, drawn_clients[jnp.maximum(clients, 0)], -1)
+        weights = self.average_weights
         return SlotChunk(
             clients,
             jax.device_put(noise),  # without a copy on a CPU
             jnp.asarray(self.padded(self.noise_scales, 0.0), training.dtype),
             jnp.asarray(self.padded(self.divisors, loop.IGNORED_ROW), training.dtype),
+            None if weights is None else jnp.asarray(self.padded(weights, 0.0), training.dtype),
         )
 
 

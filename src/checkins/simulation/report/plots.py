@@ -88,7 +88,8 @@ class Line:
 def learning_plot(result: SimulationResult, metric: str, *, small: bool = False) -> Plot | None:
     """Plot the metric over slots. Return None if no curve has the metric.
 
-    The plot has the mean and the band of the seeds, and a thin line for each baseline.
+    The plot has the mean and the band of the seeds, a line for the average of the models, and a
+    thin line for each baseline.
     """
     own_band = curve_band(result.curves, metric)
     if own_band is None:
@@ -98,6 +99,8 @@ def learning_plot(result: SimulationResult, metric: str, *, small: bool = False)
         for baseline in result.available_baselines
         if (baseline_band := curve_band(baseline.curves, metric)) is not None
     ]
+    if (average_band := curve_band(result.average_curves, metric)) is not None:
+        lines.append(Line(sentences.AVERAGE, "@blue", average_band, 2.0, dash="dash"))
     lines.append(Line(sentences.THIS_METHOD, "@blue", own_band, 2.6, own_band.curves > 1))
     return lines_plot(metric, lines, data_name=sentences.data_name(result), small=small)
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 from pathlib import Path
 
 from checkins import durable_file
-from checkins.accounting import Certificate
 from checkins.simulation.baselines import Baseline
 from checkins.simulation.report import html as page
 from checkins.simulation.report import plots, sentences, sweep
@@ -85,6 +84,8 @@ def _metric_number(result: SimulationResult) -> tuple[str, str, str, str]:
         f"{sentences.metric_name(name)} {sentences.metric_text(name, values[name])}"
         for name in result.metric_names[1:]
     ]
+    if result.average_metrics:
+        other_metrics.append(f"{sentences.AVERAGE} {sentences.average_with_spread(result, metric)}")
     label = sentences.metric_name(metric)
     return (
         f"{label[:1].upper()}{label[1:]}, {sentences.data_name(result).removeprefix('the ')}",
@@ -108,6 +109,8 @@ def _learning_section(result: SimulationResult) -> str:
         caption += (
             " Thin lines: means of the other methods. Dotted lines: measured only at the end."
         )
+    if result.average_curves:
+        caption += " Dashed line: the average of the models released so far."
     others = [plots.learning_plot(result, name, small=True) for name in result.metric_names[1:]]
     return page.section(
         "learning",
@@ -152,27 +155,27 @@ def _methods_section(result: SimulationResult) -> str:
         missing = "No other method was run for comparison."
         return page.section("methods", title, page.paragraph(missing))
     plot = None if metric is None else plots.methods_plot(result, metric)
-    header = ["Method", "ε", "Noise"] + ([sentences.metric_name(metric)] if metric else [])
+    header = ["Method", "ε", "Noise", *_metric_header(result, metric)]
     own_row = [
         f'<strong>{sentences.THIS_METHOD}</strong><span class="what">this campaign</span>',
         page.escaped(sentences.rounded_up(result.certificate.epsilon)),
         page.escaped(result.noise),
-        *_metric_cell(result, metric),
+        *_metric_cells(result, metric, has_average=bool(result.average_metrics)),
     ]
-    certificate = result.certificate
-    baseline_rows = [_baseline_row(baseline, metric, certificate) for baseline in result.baselines]
+    baseline_rows = [_baseline_row(baseline, result, metric) for baseline in result.baselines]
     return page.section(
         "methods",
         title,
         page.paragraph(sentences.comparison_sentence(result)),
         page.figure(plot, "Dot: mean over seeds. Line: one standard deviation to either side."),
-        page.table(header, [own_row, *baseline_rows], numeric=(1, 3)),
+        page.table(header, [own_row, *baseline_rows], numeric=(1, 3, 4)),
     )
 
 
 def _baseline_row(
-    baseline: BaselineResult, metric: str | None, certificate: Certificate
+    baseline: BaselineResult, result: SimulationResult, metric: str | None
 ) -> list[str]:
+    certificate = result.certificate
     name, unavailable = sentences.METHOD_NAMES[baseline.kind], baseline.unavailable
     description = f"not run: {unavailable}" if unavailable else baseline.description
     if not unavailable and baseline.baseline.adjacency not in (None, certificate.adjacency):
@@ -184,12 +187,26 @@ def _baseline_row(
         f'{page.escaped(name)}<span class="what">{page.escaped(description)}</span>',
         page.escaped(sentences.MISSING if unavailable else epsilon),
         page.escaped(sentences.MISSING if unavailable else baseline.noise),
-        *_metric_cell(baseline, metric),
+        *_metric_cells(baseline, metric, has_average=bool(result.average_metrics)),
     ]
 
 
-def _metric_cell(result: SimulationResult | BaselineResult, metric: str | None) -> list[str]:
-    return [] if metric is None else [page.escaped(sentences.metric_with_spread(result, metric))]
+def _metric_header(result: SimulationResult, metric: str | None) -> list[str]:
+    if metric is None:
+        return []
+    name = sentences.metric_name(metric)
+    return [name, f"{name}, {sentences.AVERAGE}"] if result.average_metrics else [name]
+
+
+def _metric_cells(
+    result: SimulationResult | BaselineResult, metric: str | None, *, has_average: bool
+) -> list[str]:
+    if metric is None:
+        return []
+    texts = [sentences.metric_with_spread(result, metric)]
+    if has_average:
+        texts.append(sentences.average_with_spread(result, metric))
+    return [page.escaped(text) for text in texts]
 
 
 def _certificate_section(result: SimulationResult) -> str:

@@ -19,6 +19,8 @@ from checkins.simulation.result import BaselineResult, SimulationResult
 
 THIS_METHOD = "random check-ins"
 """Name of the simulated campaign in a comparison with other methods."""
+AVERAGE = "average of models"
+"""Name of the average of the campaign's released models in a comparison."""
 METHOD_NAMES = {
     Baseline.NON_PRIVATE: "non-private",
     Baseline.POISSON: "Poisson DP-SGD",
@@ -126,6 +128,13 @@ def data_name(result: SimulationResult) -> str:
 def spread_text(result: SimulationResult | BaselineResult, metric: str) -> str:
     """Return the standard deviation of a metric over seeds; empty with one seed."""
     return deviation_text(metric, (result.spread or {}).get(metric))
+
+
+def average_with_spread(result: SimulationResult | BaselineResult, metric: str) -> str:
+    """Return a metric of the average of the models, with its standard deviation over seeds."""
+    value = result.average_metrics.get(metric)
+    deviation = deviation_text(metric, (result.average_spread or {}).get(metric))
+    return f"{metric_text(metric, value)} {deviation}".strip()
 
 
 def metric_with_spread(result: SimulationResult | BaselineResult, metric: str) -> str:
