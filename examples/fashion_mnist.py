@@ -62,7 +62,7 @@ def main() -> None:
         prepared = study.prepare()
         labels = prepared.labels
         outcomes = prepared.run(
-            cache=options.out / "kept",
+            cache=options.out / "cache",
             on_progress=lambda number, slots, found, labels=labels: print(
                 f"\r{labels[number]}: {slots} of 320 slots, {found['accuracy']:.2%}",
                 end="",

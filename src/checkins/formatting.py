@@ -7,8 +7,9 @@ is the same as ``repr``, it may be below the binary number by a relative 1.1e-16
 that parses the text gets the same binary number again.
 
 There are two notations. ``up``, ``down`` and ``nearest`` write 1.235e+04, for a terminal.
-``page_up``, ``page_down`` and ``page_nearest`` write 12,350, for an HTML page. The JavaScript of
-the service's web page uses the same notation as ``page_up`` and ``page_down``.
+``up_for_page``, ``down_for_page`` and ``nearest_for_page`` write 12,350, for an HTML page. The
+JavaScript of the service's web page uses the same notation as ``up_for_page`` and
+``down_for_page``.
 """
 
 from __future__ import annotations
@@ -56,28 +57,28 @@ def up_in_full(value: float, digits: int = DIGITS) -> str:
     return f"{_round_to_digits(value, digits, ROUND_CEILING).normalize():f}"
 
 
-def page_up(value: object, digits: int = DIGITS) -> str:
+def up_for_page(value: object, digits: int = DIGITS) -> str:
     """Round up, in the notation of an HTML page.
 
-    >>> page_up(0.25052), page_up(144.31), page_up(12345.6), page_up(2.7), page_up(None)
-    ('0.2506', '144.4', '12,350', '2.7', '–')
+    >>> up_for_page(0.25052), up_for_page(144.31), up_for_page(12345.6), up_for_page(None)
+    ('0.2506', '144.4', '12,350', '–')
     """
     return _for_page(value, digits, ROUND_CEILING)
 
 
-def page_down(value: object, digits: int = DIGITS) -> str:
+def down_for_page(value: object, digits: int = DIGITS) -> str:
     """Round down, in the notation of an HTML page.
 
-    >>> page_down(0.12669)
+    >>> down_for_page(0.12669)
     '0.1266'
     """
     return _for_page(value, digits, ROUND_FLOOR)
 
 
-def page_nearest(value: object, digits: int = DIGITS) -> str:
+def nearest_for_page(value: object, digits: int = DIGITS) -> str:
     """Round to nearest, in the notation of an HTML page.
 
-    >>> page_nearest(0.2134567), page_nearest(1.5e-7), page_nearest(3.0)
+    >>> nearest_for_page(0.2134567), nearest_for_page(1.5e-7), nearest_for_page(3.0)
     ('0.2135', '1.5·10⁻⁷', '3')
     """
     return _for_page(value, digits, ROUND_HALF_EVEN)

@@ -353,7 +353,7 @@ def test_the_variation_is_charged_to_its_own_share() -> None:
     without = certify_adaptive(blocks, GAUSSIAN, **terms)  # type: ignore[arg-type]
     little = certify_adaptive(blocks, GAUSSIAN, variation=1e-9, **terms)  # type: ignore[arg-type]
     assert little.epsilon == without.epsilon
-    assert any("delta includes" in line for line in little.assumptions)
+    assert any("to delta" in line for line in little.assumptions)
     with pytest.raises(InvalidValue, match="variation"):
         certify_adaptive(blocks, GAUSSIAN, variation=1e-8, **terms)  # type: ignore[arg-type]
 

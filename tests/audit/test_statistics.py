@@ -134,8 +134,8 @@ def test_runs_follow_the_exact_distributions(name: str) -> None:
             slack = 7 * np.sqrt(0.25 / runs)
             expected = np.interp(
                 [false_positives - slack, false_positives + slack],
-                np.concatenate([[0.0], one.unlikely]),
-                np.concatenate([[0.0], one.likely]),
+                np.concatenate([[0.0], one.false_positive]),
+                np.concatenate([[0.0], one.true_positive]),
             )
             assert expected[0] - slack - 0.01 < true_positives < expected[1] + slack + 0.01
 
@@ -168,9 +168,9 @@ def test_no_number_of_runs_measures_more_than_the_exact_epsilon() -> None:
 
 def test_an_outcome_of_one_side_only_comes_first() -> None:
     remove, add = rates_from_outcomes(np.array([0.5, 0.5, 0.0]), np.array([0.0, 0.5, 0.5]))
-    assert remove.likely[0] == 0.5
-    assert remove.unlikely[0] == 0.0
-    assert add.likely[0] == 0.5
+    assert remove.true_positive[0] == 0.5
+    assert remove.false_positive[0] == 0.0
+    assert add.true_positive[0] == 0.5
     assert remove.epsilon(0.6) == pytest.approx(np.log(0.4 / 0.5), abs=1.0)
 
 

@@ -378,7 +378,7 @@ def test_out_holds_a_page_the_result_and_models_and_resume_does_nothing_twice(
     assert (done.code, done.err) == (0, "")
     assert done.out.endswith("Saved: deep/out/report.html\n")
     out = folder / "deep" / "out"
-    names = {"kept", "model-seed-1.npz", "model-seed-2.npz", "report.html", "result.json"}
+    names = {"saved-jobs", "model-seed-1.npz", "model-seed-2.npz", "report.html", "result.json"}
     assert {path.name for path in out.iterdir()} == names
     first = only_object((out / "result.json").read_text())
     with np.load(out / "model-seed-1.npz") as model:

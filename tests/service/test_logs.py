@@ -111,7 +111,7 @@ def test_no_field_takes_a_token_a_receipt_or_an_address(data, name):
         assert not logs._is_allowed(name, data.hex())
 
 
-@pytest.mark.parametrize("name", sorted(logs.CODE_FIELDS))
+@pytest.mark.parametrize("name", sorted(logs.SOURCE_CODE_FIELDS))
 def test_a_name_of_code_cannot_be_given_as_text(file, name):
     with logs.configure(file, strict=True), pytest.raises(InvalidValue):
         logs.event("mistake", **{name: "LooksLikeAName"})

@@ -78,7 +78,7 @@ def test_the_first_screen_answers_what_now_learned_and_cost(midway: Visit) -> No
 def test_every_price_names_its_side_delta_adjacency_and_method(midway: Visit) -> None:
     spent = MOMENTS["while"]().spent()
     assert spent is not None
-    assert text(midway.page, "spent") == f"ε ≤ {formatting.page_up(spent['epsilon'])} of 0.5"
+    assert text(midway.page, "spent") == f"ε ≤ {formatting.up_for_page(spent['epsilon'])} of 0.5"
     for said in ("At most, rounded up", "δ = 10⁻⁶", "add/remove", "exact"):
         assert said in text(midway.page, "spent-note").replace("\N{NO-BREAK SPACE}", " ")
     certificate = text(midway.page, "certificate")
@@ -119,7 +119,9 @@ def test_the_page_rounds_as_the_report_does(midway: Visit) -> None:
         }""",
         values,
     )
-    assert told == [[formatting.page_up(value), formatting.page_down(value)] for value in values]
+    assert told == [
+        [formatting.up_for_page(value), formatting.down_for_page(value)] for value in values
+    ]
     for value, (above, below) in zip(values, told, strict=True):
         if value == 0.0 or 1e-4 <= value < 1e6:  # the page writes other numbers with powers of ten
             shown = Decimal(above.replace(",", "")), Decimal(below.replace(",", ""))
@@ -137,7 +139,7 @@ def test_a_release_shows_without_anything_being_read_again(browser: Browser) -> 
         double.release(run)
         wait_for_text(seen.page, "ledger", run.head())
         wait_for_text(seen.page, "learned-note", "After 10 slots")
-        assert text(seen.page, "spent").startswith(f"ε ≤ {formatting.page_up(run.price(10))}")
+        assert text(seen.page, "spent").startswith(f"ε ≤ {formatting.up_for_page(run.price(10))}")
         assert double.asked.total() == before
     assert seen.errors == []
 

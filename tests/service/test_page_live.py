@@ -104,7 +104,7 @@ def watched(browser: Browser, folder: Path, *, start: str) -> bool:
                 seen.page, "ledger", view["ledger"]["head"]
             )  # the closing line, read again
             assert text(seen.page, "link-text") == "Over"
-            price = formatting.page_up(view["certificate"]["epsilon"])
+            price = formatting.up_for_page(view["certificate"]["epsilon"])
             assert text(seen.page, "spent") == f"ε ≤ {price} of 1"
             assert f"{price} is proven (rounded up)" in text(seen.page, "certificate")
             assert seen.page.locator("#strip").get_attribute("aria-label") == (

@@ -1,4 +1,4 @@
-"""Certify designs: try every method that applies, and state the smallest epsilon proved.
+"""Certify designs: compute epsilon by every method that applies, and state the smallest.
 
 >>> design = Design(
 ...     Protocol.FIXED, slots=1000, participation=1.0, randomizer=LocalRandomizer(1.0)
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 METHODS = {
     "exact": "the exact accountant: one likelihood ratio, summed over slots",
-    "exact-population": "the exact accountant, with a limit on the number of clients",
+    "exact-population": "the exact accountant, assuming a maximum number of clients",
     "filter-gaussian": "a Gaussian filter: campaigns may be chosen after earlier releases",
     "filter-renyi": "a Renyi filter: campaigns may be chosen after earlier releases",
     "paper": "the paper's theorem for the protocol",
@@ -80,7 +80,9 @@ def certify(
     """
     started = time.perf_counter()
     designs = (design,) if isinstance(design, Design) else tuple(design)
-    check(designs, delta=delta, adjacency=adjacency, campaigns=campaigns, variation=variation)
+    check_arguments(
+        designs, delta=delta, adjacency=adjacency, campaigns=campaigns, variation=variation
+    )
     mechanism = Campaigns(designs, adjacency, campaigns)
     accounted, exposure = mechanism, 0.0
     if curious != 0 or curious is False:  # False is refused, because it is not a number
@@ -115,7 +117,7 @@ def _certificate(
     """Return the certificate of the best bound on epsilon. Its lower bound is for ``mechanism``."""
     best = best_bound(bounds)
     epsilon = best.epsilon.upper
-    # With curious clients, ``bounds`` holds for a less private mechanism, but not its lower ends.
+    # With curious clients, ``bounds`` is about a less private mechanism: no lower end holds.
     true_bounds = mechanism.bounds(delta) if curious else bounds
     lower_epsilon = max(bound.epsilon.lower for bound in true_bounds)
     if variation > 0.0:
@@ -172,7 +174,9 @@ def smallest_epsilon(
     variation: float = 0.0,
 ) -> float:
     """Return only the epsilon of ``certify``, or infinity if no epsilon is proved."""
-    check(designs, delta=delta, adjacency=adjacency, campaigns=campaigns, variation=variation)
+    check_arguments(
+        designs, delta=delta, adjacency=adjacency, campaigns=campaigns, variation=variation
+    )
     mechanism = Campaigns(tuple(designs), adjacency, campaigns, needs_lower=False)
     try:
         return best_bound(_bounds_after_charges(mechanism, delta, variation, 0.0)).epsilon.upper
@@ -208,7 +212,9 @@ def _bounds_after_charges(
         bounds = _require_finite(mechanism.bounds(share), mechanism.designs, delta)
         least_epsilon = max(least_epsilon, best_bound(bounds).epsilon.upper)
         if charges_fit(share, least_epsilon):
-            if exposure > 0.0:  # its charge may be large, so a better share is worth a search
+            if (
+                exposure > 0.0
+            ):  # the charge may be large, so it is worth searching for a better share
                 return _improved_bounds(mechanism, bounds, delta, variation, exposure)
             return bounds
     raise total_variation.delta_exhausted(delta, variation, exposure)
@@ -273,7 +279,9 @@ def certify_heterogeneous(
     Rounding:    ``epsilon`` up, ``epsilon_lower`` down.
     """
     started = time.perf_counter()
-    check(kinds, delta=delta, adjacency=adjacency, campaigns=campaigns, variation=variation)
+    check_arguments(
+        kinds, delta=delta, adjacency=adjacency, campaigns=campaigns, variation=variation
+    )
     # The population is dropped: whether slots overflow depends on all kinds of clients together.
     distinct_kinds = tuple(
         dict.fromkeys(
@@ -325,7 +333,7 @@ def loss_distribution(
     Rounding:    up (pessimistic).
     """
     designs = (design,) if isinstance(design, Design) else tuple(design)
-    check(designs, delta=delta, adjacency=adjacency, campaigns=campaigns)
+    check_arguments(designs, delta=delta, adjacency=adjacency, campaigns=campaigns)
     validate.positive(interval=interval)
     if interval > 1.0:
         raise InvalidValue(
@@ -337,7 +345,7 @@ def loss_distribution(
     return pair.to_dp_accounting(interval=interval)
 
 
-def check(
+def check_arguments(
     designs: Sequence[Design],
     *,
     delta: float,

@@ -38,7 +38,7 @@ from checkins.errors import InvalidValue, NotCovered
 from checkins.formatting import finite
 
 NO_PROTECTION = "no protection, because it sees every clipped update before it adds the noise"
-CONTENT_ONLY = "for the content of a client's reports; the server sees that the client took part"
+CONTENT_ONLY = "for what a client reports; the server sees which clients take part"
 NO_BOUND = "no bound, because the local deltas of a client's reports exceed delta"
 
 
@@ -143,9 +143,9 @@ def _displacement_bound(design: Design, curious: int) -> float:
 
 
 def _curious_per_slot(design: Design, curious: int, *, most: float) -> tuple[int, float]:
-    """Return the assumed number of curious clients per slot, and the probability of more.
+    """Return an assumed number of curious clients per slot, and the probability of a larger number.
 
-    The number is the smallest for which the probability of more is at most ``most``.
+    It is the smallest number for which this probability is at most ``most``.
     """
     randomizer = design.randomizer
     noise_at_server = isinstance(randomizer, GaussianNoise) and randomizer.at is NoiseAt.SERVER

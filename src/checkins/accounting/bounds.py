@@ -105,8 +105,8 @@ class Campaigns:
     def lower_epsilon(self, delta: float, *, at_most: float) -> float:
         """Return a lower bound on epsilon at this delta, which is at most ``at_most``.
 
-        ``at_most`` is a lower bound at a delta that is nearly the same, so it is tried first, and
-        usually no search is needed.
+        ``at_most`` is a lower bound at a nearly equal delta. It is tried first, so usually no
+        search is needed.
         """
         if at_most == 0.0 or not delta < 1.0:
             return 0.0

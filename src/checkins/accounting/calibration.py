@@ -9,7 +9,7 @@ from enum import StrEnum
 
 from checkins import validate
 from checkins.accounting import total_variation
-from checkins.accounting.accountant import certify, check
+from checkins.accounting.accountant import certify, check_arguments
 from checkins.accounting.adversaries import against_curious
 from checkins.accounting.certificate import Certificate
 from checkins.accounting.composition import Composition
@@ -125,7 +125,7 @@ class _SearchRange:
     is_integer: bool = False
     start: float = 1.0
     is_package_limit: bool = False
-    """Whether ``least_private`` is a limit of this package instead of a limit of the parameter."""
+    """Whether ``least_private`` is a limit of this package, and not of the parameter itself."""
 
     def more_private(self, value: float, target: _Target) -> float:
         """Return a slightly more private value: 1 larger for integers, else changed by 0.01 %."""
@@ -180,7 +180,9 @@ def calibrate(
     """
     validate.one_of(Parameter, parameter=parameter)
     validate.positive(epsilon=epsilon)
-    check([design], delta=delta, adjacency=adjacency, campaigns=campaigns, variation=variation)
+    check_arguments(
+        [design], delta=delta, adjacency=adjacency, campaigns=campaigns, variation=variation
+    )
     share = total_variation.remaining_delta(delta=delta, epsilon=epsilon, variation=variation)
     parameter_range = _search_range(design, parameter)
     target = _Target(epsilon, share, adjacency, campaigns, curious)

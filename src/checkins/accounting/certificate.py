@@ -70,8 +70,8 @@ class Certificate:
     curious: int = 0
     """The largest number of clients that may disclose what they see."""
     variation: float = 0.0
-    """Upper bound on the total variation distance between the real releases and a function of the
-    design's releases. It is charged to delta. ``epsilon_lower`` is for the design itself."""
+    """Upper bound on the total variation distance between the real releases and a function, such as
+    rounding, of the design's releases. It is charged to delta, but not to ``epsilon_lower``."""
     seconds: float = 0.0
     versions: dict[str, str] = field(default_factory=dict)
 
@@ -150,16 +150,16 @@ def charge_assumptions(
     if variation > 0.0:
         charge = total_variation.charge(epsilon=epsilon, variation=variation)
         lines.append(
-            "the total variation distance between all releases of the implementation and those of"
-            f" this design, rounded to the grid, is at most {formatting.up(variation, 2)}; delta"
-            f" includes {formatting.up(charge, 2)} for this"
+            "the total variation distance between all releases of the implementation and the"
+            f" rounded releases of this design is at most {formatting.up(variation, 2)}, which adds"
+            f" {formatting.up(charge, 2)} to delta"
         )
     if exposure > 0.0:
         charge = total_variation.charge(epsilon=epsilon, variation=0.0, exposure=exposure)
         lines.append(
-            f"a client displaces a curious client (or too many curious clients meet in a slot that"
-            f" sums their reports) with probability at most {formatting.up(exposure, 2)};"
-            f" delta includes {formatting.up(charge, 2)} for this"
+            f"with probability at most {formatting.up(exposure, 2)}, a client displaces a curious"
+            " client, or a slot sums the reports of too many curious clients, which adds"
+            f" {formatting.up(charge, 2)} to delta"
         )
     return tuple(lines)
 
@@ -240,8 +240,8 @@ def _noise_assumptions(design: Design, curious: int) -> Iterator[str]:
     else:
         yield f"every client randomizes its report by {named.describe()}"
         yield (
-            "in every place of a slot without a report, the server draws a fresh dummy"
-            f" ({named.describe_dummy()}), also if a chosen client does not report"
+            f"the server draws a fresh dummy ({named.describe_dummy()}) for every report that is"
+            " missing in a slot, even if a chosen client does not report"
         )
 
 

@@ -34,7 +34,7 @@ from checkins.accounting.solve import Interval, crossing
 from checkins.errors import NotCovered
 
 _LEAST_CURVE_PARTICIPATION = 0.1
-"""Participation from which on the triangle bound is not computed if the curves are exact."""
+"""Smallest participation at which the triangle bound is skipped if the curves are exact."""
 
 
 @dataclass(frozen=True, slots=True)

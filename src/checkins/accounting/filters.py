@@ -31,7 +31,7 @@ from scipy.special import ndtr
 
 from checkins import validate
 from checkins.accounting import total_variation
-from checkins.accounting.accountant import certify, check, mechanism_of_lower_bound
+from checkins.accounting.accountant import certify, check_arguments, mechanism_of_lower_bound
 from checkins.accounting.adversaries import AgainstServer, against_server
 from checkins.accounting.certificate import (
     Alternative,
@@ -313,9 +313,9 @@ def filtered_epsilon(
     """Return the smallest epsilon for which the filter admits these blocks, or infinity if none.
 
     The filter's bound, the slack of its blocks and the total variation each have a fixed share of
-    delta. What one of them does not use may not be used by the others. The charge for total
-    variation grows with epsilon. It is computed at the larger of the epsilon and ``budget``,
-    because the budget must hold for every sequence of blocks that could have been chosen.
+    delta. What one of them does not use remains unused. The charge for total variation grows with
+    epsilon. It is computed at the larger of the epsilon and ``budget``, because the budget must
+    hold for every sequence of blocks that could have been chosen.
     """
     charges = [
         block_charge(block, privacy_filter, adjacency, delta=delta, number=number)
@@ -396,7 +396,7 @@ def certify_adaptive(
     """
     started = time.perf_counter()
     designs = [design for block in blocks for design in block.designs]
-    check(designs, delta=delta, adjacency=adjacency, variation=variation)
+    check_arguments(designs, delta=delta, adjacency=adjacency, variation=variation)
     epsilon = filtered_epsilon(
         blocks, privacy_filter, delta=delta, adjacency=adjacency, variation=variation, budget=budget
     )

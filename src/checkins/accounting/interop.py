@@ -5,8 +5,8 @@ dp_accounting describes a mechanism by a ``DpEvent``, and its accountants compos
 supports it, and all events of dp_accounting's ``PLDAccountant``. ``epsilon_with`` composes
 campaigns with any mechanism that is given as dp_accounting's privacy loss distribution.
 
-The package ``checkins.accounting`` does not import this module, because only this module imports
-dp_accounting when it is imported.
+The package ``checkins.accounting`` does not import this module, so that it can be used if
+dp_accounting is not installed.
 
 >>> event = to_dp_event(RandomAllocation(1000, 10, 1.0, StepDraw.EACH_EPOCH))
 >>> accountant = CheckInsAccountant(adjacency=Adjacency.ADD_REMOVE, smallest_delta=1e-5)
@@ -27,7 +27,7 @@ from dp_accounting.pld import PLDAccountant
 from dp_accounting.privacy_accountant import NeighboringRelation
 
 from checkins import validate
-from checkins.accounting.accountant import check, loss_distribution
+from checkins.accounting.accountant import check_arguments, loss_distribution
 from checkins.accounting.composition import Composition
 from checkins.accounting.design import Adjacency, Design
 from checkins.accounting.exact.dominating_pair import NO_LOSS, ROUND_OFF, DominatingPair
@@ -149,7 +149,7 @@ class CheckInsAccountant(PLDAccountant):  # type: ignore[misc]  # dp_accounting 
         return None
 
     def _loss_distribution(self, mechanism: Mechanism, count: int) -> PrivacyLossDistribution:
-        """Return the privacy loss distribution of ``count`` runs, which is kept."""
+        """Return the privacy loss distribution of ``count`` runs. Results are cached."""
         if (mechanism, count) not in self._loss_distributions:
             designs, repeats = _campaigns_of(mechanism)
             self._loss_distributions[mechanism, count] = loss_distribution(
@@ -163,7 +163,7 @@ class CheckInsAccountant(PLDAccountant):  # type: ignore[misc]  # dp_accounting 
 
 
 def _campaigns_of(mechanism: Mechanism | Sequence[Design]) -> tuple[tuple[Design, ...], int]:
-    """Return designs, and how often they run, whose campaigns dominate the mechanism."""
+    """Return the designs of campaigns that dominate the mechanism, and how often to run them."""
     if isinstance(mechanism, RandomAllocation):
         return mechanism.designs, mechanism.repeats
     return ((mechanism,) if isinstance(mechanism, Design) else tuple(mechanism)), 1
@@ -185,7 +185,7 @@ def epsilon_with(
     Rounding:    up, apart from floating-point errors in ``others``.
     """
     designs, repeats = _campaigns_of(mechanism)
-    check(designs, delta=delta, adjacency=adjacency, campaigns=repeats * campaigns)
+    check_arguments(designs, delta=delta, adjacency=adjacency, campaigns=repeats * campaigns)
     rounding = Rounding.near(delta, side=Side.UP)
     ours = Composition(designs, adjacency, repeats * campaigns).pair(adjacency, delta, Side.UP)
     remove = ours.compose(from_pmf(others._pmf_remove, rounding), rounding)
@@ -231,7 +231,8 @@ def from_pmf(pmf: PLDPmf, rounding: Rounding) -> DominatingPair:
 def _raise_smallest(losses: FloatArray, masses: FloatArray) -> tuple[FloatArray, FloatArray]:
     """Raise the smallest losses until the sum of mass times e^-loss is at most 1. Drop zero masses.
 
-    All mass below some loss is moved up to it, and a share of the mass there to the next loss.
+    All mass below some loss is moved to that loss, and a share of the mass at that loss is moved to
+    the next larger one.
     """
     keep = masses > 0.0
     losses, masses = losses[keep], masses[keep]
@@ -243,7 +244,7 @@ def _raise_smallest(losses: FloatArray, masses: FloatArray) -> tuple[FloatArray,
     raised[0] = up_to[least]
     if least == 0 or not fits[least]:
         return losses[least:], raised
-    # between the last loss that does not fit and the first that does, a share of the mass fits
+    # some of the mass can stay at the last loss that does not fit
     low, high = math.exp(-losses[least - 1]), math.exp(-losses[least])
     moved = up_to[least - 1]
     stays = max(0.0, 1.0 - above[least] - up_to[least] * high) / (low - high)

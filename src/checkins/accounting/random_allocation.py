@@ -91,7 +91,7 @@ class RandomAllocation:
 
     @property
     def designs(self) -> tuple[Design, ...]:
-        """The designs of campaigns that together dominate the training, if run ``repeats`` times.
+        """The designs of campaigns that dominate the training. All of them run ``repeats`` times.
 
         Theorem:     docs/theory/random-allocation.md.
         """
@@ -181,8 +181,8 @@ def _assumptions(allocation: RandomAllocation) -> Iterator[str]:
                 " probability, independently of data and of other examples"
             )
     yield (
-        "batches have no fixed size: an example is used in all steps that it draws, and no example"
-        " is dropped or padded from the data"
+        "batches have no fixed size: an example is used in all steps that it draws, no example is"
+        " dropped, and no batch is filled with other examples"
     )
     yield (
         "gradients are clipped, Gaussian noise is added to the sum of every step, even of an empty"

@@ -1,9 +1,10 @@
-"""Searches of the accountant: where a decreasing function, or a condition, crosses a threshold.
+"""Searches of the accountant for the point at which a function or a condition changes.
 
 The delta at an epsilon is the hockey-stick divergence between all releases with a client and all
 releases without it. The epsilon at a delta is found by a search. Only lower and upper bounds on the
-divergence are known (``DeltaBounds``). Every search returns an end of its last bracket that is
-surely true: a larger epsilon for an upper bound, and a smaller one for a lower bound.
+divergence are known (``DeltaBounds``). Every search
+returns the safe end of its last bracket: the larger epsilon for an upper bound, and the smaller
+epsilon for a lower bound.
 """
 
 from __future__ import annotations
@@ -98,7 +99,9 @@ def crossing(
         middle = (low + high) / 2
         if iteration % 3 < 2 and at_high > 0.0 and at_low < math.inf:
             log_above, log_fall = math.log(at_low / target), math.log(at_low / at_high)
-            nudge = precision * high / 4  # step just past the root, so that both sides converge
+            nudge = (
+                precision * high / 4
+            )  # evaluate just beyond the estimated root, so that both ends converge
             secant = low + (high - low) * log_above / log_fall
             middle = secant + nudge if iteration % 2 else secant - nudge
             middle = min(max(middle, low + (high - low) / 100), high - (high - low) / 100)
@@ -157,7 +160,7 @@ _MOST_EVALUATIONS = 40
 _LEAST_PROBABILITY = 5e-324
 """Smallest positive float, in place of a probability of 0, whose logarithm is infinite."""
 _FAR_LOG_ODDS = 60.0
-"""Difference of log odds from which on a point does not help to locate the root."""
+"""Smallest difference of log odds at which a point does not help to locate the root."""
 
 
 def smallest_meeting(

@@ -1,4 +1,4 @@
-"""Compute how much of delta an inexact implementation and curious clients use up.
+"""Compute the charges to delta for an inexact implementation and for curious clients.
 
 For every input, the distribution of all releases of a run is within total variation distance τ of
 the distribution of some function, such as rounding, of all releases of its design. If the design is

@@ -120,7 +120,7 @@ def other_devices(scenario: Scenario, campaign: Campaign) -> dict[str, tuple[Par
 
 AttackScores = dict[str, float]
 """The scores of one run, by the name of the attack."""
-EntriesOfSlots = dict[int, list[float]]
+LastEntriesBySlot = dict[int, list[float]]
 """For each slot, the last entries of its sums, in units of the clip norm."""
 
 LIKELIHOOD_RATIO = "likelihood ratio"
@@ -190,7 +190,7 @@ class Adversary:
         return {"counts in the ledger": float(sum(counts)) if counts else -1.0}
 
     def disk_scores(self, observed: Observations) -> AttackScores:
-        """Return scores of what the disks of server and device contain after the campaign."""
+        """Return scores of the data that remain on the disks of server and device after the end."""
         slot, device = observed.server_disk.slot, observed.device_disk
         report = None if device is None else device.report
         value = 0.0 if report is None else float(report.values[-1]) * self._grid_step
@@ -225,7 +225,7 @@ class Adversary:
                 sums[slot].append((model_before - model) * ((counts.get(slot) or 1) / step))
         return sums
 
-    def _canary_log_ratio(self, last_entries: EntriesOfSlots, observed: Observations) -> float:
+    def _canary_log_ratio(self, last_entries: LastEntriesBySlot, observed: Observations) -> float:
         """Return the log-likelihood ratio of the runs with the canary and without it."""
         scenario = self.scenario
         ratio = self._log_ratio_to_missing(last_entries, _clipped(scenario.update_with), observed)
@@ -235,9 +235,9 @@ class Adversary:
         return ratio - self._log_ratio_to_missing(last_entries, other, observed)
 
     def _log_ratio_to_missing(
-        self, last_entries: EntriesOfSlots, update: float, observed: Observations
+        self, last_entries: LastEntriesBySlot, update: float, observed: Observations
     ) -> float:
-        """Return the log-likelihood ratio of a canary with this update and a missing canary.
+        """Return the log-likelihood ratio of runs with and without a canary that has this update.
 
         Theorem:     docs/theory/one-likelihood-ratio.md.
         """
@@ -265,7 +265,7 @@ class Adversary:
         update: float,
         sums: dict[int, list[NDArray[np.float64]]],
     ) -> float:
-        """Return the ratio of ``_log_ratio_to_missing`` for randomized response.
+        """Return the result of ``_log_ratio_to_missing`` for randomized response.
 
         The canary's report may be any report of its slot, so the ratio of a slot is the average,
         over its reports, of the ratio of one report. All other reports of the slot are dummies, or
@@ -284,9 +284,9 @@ class Adversary:
         return math.log(max(total, 1e-300))  # leaky code may release slots without any report
 
     def _log_ratio_of_averages(
-        self, last_entries: EntriesOfSlots, update: float, counts: dict[int, int | None]
+        self, last_entries: LastEntriesBySlot, update: float, counts: dict[int, int | None]
     ) -> float:
-        """Return the ratio of ``_log_ratio_to_missing`` for averaged updates.
+        """Return the result of ``_log_ratio_to_missing`` for averaged updates.
 
         Each slot is weighted by its number of reports. A skipped slot releases nothing, so its sum
         is zero. A leaky server may release such a slot, and then its sum is used.

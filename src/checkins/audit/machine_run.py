@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 
 from checkins.client.clock_and_randomness import OS_RANDOMNESS
 from checkins.errors import InvalidValue, ProtocolViolation
-from checkins.protocol import participant as clients  # the state machine
-from checkins.protocol import participant as events  # its events and effects
+from checkins.protocol import participant as clients  # for the state machine of a client
+from checkins.protocol import participant as events  # the same module, for events and effects
 from checkins.protocol import server as servers
 from checkins.protocol import slot as slots
 from checkins.protocol.machine import Effect, Event, Message
@@ -282,7 +282,7 @@ class MachineRun:
         return False
 
     def _crashes_while_closing(self) -> bool:
-        """Return True, and count a crash, if a crash of this slot's closing is still due."""
+        """Return True, and count a crash, if the server crashes now, while it closes the slot."""
         crashes = self._closing_crashes < self.faults.crashes_while_closing
         self._closing_crashes += crashes
         return crashes

@@ -1,4 +1,4 @@
-"""Plot the best attack of an audit: its two error rates, and the epsilon that each test shows.
+"""Plot the best attack of an audit: its error rates, and the lower bounds on epsilon.
 
 A test compares the score of a run with a threshold, to tell whether one client, the canary, took
 part. Let FP and FN be the false positive and false negative rates of a test. If the campaign is
@@ -7,9 +7,9 @@ part. Let FP and FN be the false positive and false negative rates of a test. If
     FN >= max(0, 1 − δ − e^ε FP, e^−ε (1 − δ − FP)).
 
 The left panel draws the largest of these lower limits over all audited deltas. A point below that
-line contradicts the certificate. The right panel shows the lower bound log((P − δ)/Q) on epsilon of
-each test, where P is the probability of its answer in the runs in which the answer is right, and Q
-the probability of the same answer in the runs in which it is wrong.
+line contradicts the certificate. The right panel draws, for each answer of each test, the lower
+bound log((P − δ)/Q) on epsilon. P is the probability of the answer in the runs in which it is
+right, and Q its probability in the runs in which it is wrong.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from checkins.accounting import Adjacency
 from checkins.audit.bounds import Direction
 from checkins.audit.report import AttackResult, Audit
 from checkins.audit.statistics import EventRates, TradeOffPoint
-from checkins.formatting import page_down as down
-from checkins.formatting import page_up as up
+from checkins.formatting import down_for_page as down
+from checkins.formatting import up_for_page as up
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -43,7 +43,7 @@ CASE_LABELS = {
     Adjacency.ADD_REMOVE: {Direction.REMOVE: "present", Direction.ADD: "missing"},
     Adjacency.REPLACE_ONE: {Direction.REMOVE: "first data", Direction.ADD: "other data"},
 }
-"""For each neighbour relation and direction, the label of the case that the event indicates."""
+"""The answers of a test about the canary, by neighbour relation and direction of the event."""
 
 
 def certified_line(false_positive: FloatArray, pairs: Iterable[tuple[float, float]]) -> FloatArray:
@@ -105,11 +105,11 @@ def _draw_errors(
     canary = "" if result is None else result.canary
     for rates in _exact_rates(result):
         if rates.direction is Direction.REMOVE:
-            x, y = np.append(0.0, rates.unlikely), 1.0 - np.append(0.0, rates.likely)
+            x, y = np.append(0.0, rates.false_positive), 1.0 - np.append(0.0, rates.true_positive)
             axes.plot(x, y, **THIN_LINE, color=BLUE, label=f"{canary}, exact")
     if points:
         _draw_points(
-            axes, points, f"{canary}, measured (each interval end at {audit.confidence:g})"
+            axes, points, f"{canary}, measured (confidence of each error bar: {audit.confidence:g})"
         )
     axes.set(xlim=(0.0, 1.0), ylim=(0.0, 1.0))
     axes.set_xlabel(f"false positives: called {present}, but {missing}")
@@ -146,7 +146,7 @@ def _exact_rates(result: AttackResult | None) -> tuple[EventRates, ...]:
 def _draw_epsilons(
     axes: Axes, audit: Audit, result: AttackResult | None, points: tuple[TradeOffPoint, ...]
 ) -> None:
-    """Draw the bound on epsilon of each test. The bounds do not hold simultaneously."""
+    """Draw the lower bound of each test. Each bound alone holds with the audit's confidence."""
     delta = audit.headline_delta
     certified = audit.check.certified(delta)
     if math.isfinite(certified):
@@ -158,10 +158,12 @@ def _draw_epsilons(
     for direction, case in _case_labels(audit).items():
         for rates in _exact_rates(result):
             if rates.direction is direction:
-                rows = (rates.likely > delta) & (rates.unlikely > 0.0)
-                epsilons = np.log((rates.likely[rows] - delta) / rates.unlikely[rows])
+                rows = (rates.true_positive > delta) & (rates.false_positive > 0.0)
+                epsilons = np.log((rates.true_positive[rows] - delta) / rates.false_positive[rows])
                 label, colour = f"called {case}, exact", COLOUR_OF_DIRECTION[direction]
-                axes.plot(rates.unlikely[rows], epsilons, **THIN_LINE, color=colour, label=label)
+                axes.plot(
+                    rates.false_positive[rows], epsilons, **THIN_LINE, color=colour, label=label
+                )
         bounds = [_bound_of_point(point, direction, delta) for point in points]
         pairs = np.array([pair for pair in bounds if pair is not None]).reshape(-1, 2)
         if pairs.size:
@@ -174,7 +176,7 @@ def _draw_epsilons(
     axes.set_xlim(max(1e-7, min(1e-3, lowest) / 2), 1.0)
     top = max(certified if math.isfinite(certified) else 0.0, measured, 1e-3)
     axes.set_ylim(0.0, 1.1 * top)
-    axes.set_xlabel("Q, the probability of the event in the case where it is unlikely")
+    axes.set_xlabel("Q, the probability of the answer in runs in which it is wrong")
     axes.set_ylabel("ε")
     axes.set_title(f"lower bound from each threshold at δ = {delta:g}", loc="left", fontsize=11)
 

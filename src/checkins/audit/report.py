@@ -47,10 +47,10 @@ class AttackResult:
     """The measured bounds and the power of one attack.
 
     ``explained`` describes the canary, and ``statistic`` the score. ``exact`` maps each delta to
-    the epsilon that infinitely many runs of the attack would measure, and is empty if that epsilon
-    is not known. ``rates`` are the exact probabilities of the attack's events or, if these are not
-    known, the observed rates. ``failure`` is the probability with which the bound of one event may
-    be false. ``curve`` is None if no trade-off curve was measured.
+    the epsilon that unlimited runs of the attack would measure. It is empty if that epsilon is not
+    known. ``rates`` are the exact probabilities of the attack's events or, if these are not known,
+    the observed rates. ``failure`` is the probability with which the bound of one event may be
+    false. ``curve`` is None if no trade-off curve was measured.
     """
 
     canary: str

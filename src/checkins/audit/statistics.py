@@ -35,25 +35,25 @@ _UNLUCKY_DEVIATIONS = 1.5  # a count this many standard deviations off is called
 
 @dataclass(frozen=True, slots=True, eq=False)
 class EventRates:
-    """The probabilities of one event per threshold, under P (``likely``) and Q (``unlikely``)."""
+    """For each threshold, the probability of the event under P (true positive) and under Q."""
 
     direction: Direction
-    likely: FloatArray
-    unlikely: FloatArray
+    true_positive: FloatArray
+    false_positive: FloatArray
 
     def epsilon(self, delta: float) -> float:
-        """Return the exact epsilon of this attack, which infinitely many runs would measure."""
-        return _largest_log_ratio(self.likely - delta, self.unlikely)
+        """Return the exact epsilon of this attack, which unlimited runs would measure."""
+        return _largest_log_ratio(self.true_positive - delta, self.false_positive)
 
     def expected_bound(self, delta: float, *, runs: float, failure: float) -> float:
         """Return the bound that ``runs`` runs measure if both counts are unlucky.
 
         An unlucky count is 1.5 standard deviations away from its expectation.
         """
-        detections, false_alarms = self.likely * runs, self.unlikely * runs
-        deviation = np.sqrt(detections * (1.0 - self.likely))
+        detections, false_alarms = self.true_positive * runs, self.false_positive * runs
+        deviation = np.sqrt(detections * (1.0 - self.true_positive))
         detections = np.maximum(detections - _UNLUCKY_DEVIATIONS * deviation, 0.0)
-        deviation = np.sqrt(false_alarms * (1.0 - self.unlikely))
+        deviation = np.sqrt(false_alarms * (1.0 - self.false_positive))
         false_alarms = np.minimum(false_alarms + _UNLUCKY_DEVIATIONS * deviation, runs)
         low, high = interval_ends(detections, false_alarms, runs, failure=failure)
         return _largest_log_ratio(low - delta, high)

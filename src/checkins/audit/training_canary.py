@@ -60,7 +60,7 @@ class TrainingCanary:
     """The campaign's task: its data and its model."""
     name: str = "own data"
     statistic: str = "likelihood ratio along the canary's own update, slot by slot"
-    note: str = "real training. It measures the leakage of this task, not of the worst case"
+    note: str = "the attack observes real training, so it measures this task and not the worst case"
     warmup_s: float = WARMUP_S
 
     def __post_init__(self) -> None:
@@ -78,9 +78,11 @@ class TrainingCanary:
 
     @property
     def explained(self) -> str:
-        against = "its right label" if self._replace_one else "a missing client"
+        against = (
+            "the same client with its right label" if self._replace_one else "a missing client"
+        )
         client = f"client {self._canary_client:,} of the data"
-        return f"{client} with a wrong label, compared with {against}"
+        return f"{client} with a wrong label. The attack distinguishes it from {against}"
 
     @property
     def _replace_one(self) -> bool:

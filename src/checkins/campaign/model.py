@@ -113,7 +113,7 @@ class Campaign:
         validate.one_of(RandomizerConfig, randomizer=self.randomizer)
         validate.one_of((Task, type(None)), task=self.task)
         validate.one_of((Schedule, type(None)), schedule=self.schedule)
-        accountant.check(
+        accountant.check_arguments(
             (self.design,),
             delta=self.budget.delta,
             adjacency=self.budget.adjacency,

@@ -27,7 +27,8 @@ class UsageError(CheckinsError):
 
 
 def missing_extra(feature: str, extra: str, error: ImportError) -> UsageError:
-    """Return the error for a feature whose packages, an extra of the package, are not installed."""
+    """Return the error for a feature that needs an optional dependency (``extra``) that is
+    missing."""
     return UsageError(
         f"{feature} needs the package {error.name}, which is not installed:"
         f" pip install 'checkins[{extra}]'"

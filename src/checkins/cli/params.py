@@ -104,17 +104,19 @@ DESIGN_OPTIONS = options("""
         in this range. Required for the averaged protocol, otherwise optional.
     --arrivals N  Largest number of clients that wake in any --window consecutive slots. The
         guarantee holds only up to this number. Only for --protocol sliding.
-    --wake-times independent|any  Whether the time at which a client wakes may depend on its data.
-        Only for --protocol sliding. Default: independent, which the certificate assumes.
-    --least-reports L  Smallest number of reports of a slot that is not skipped. Only for --protocol
-        averaged with Gaussian noise, where it lowers epsilon.
+    --wake-times independent|any  What is assumed about the time at which a client wakes.
+        independent: it does not depend on the client's data. any: it may depend on them. Only for
+        --protocol sliding. Default independent.
+    --least-reports L  The server skips every slot with fewer than L reports, which lowers epsilon.
+        Only for --protocol averaged with Gaussian noise.
     --participation P  Probability that a client takes part, from 0 to 1.
     --local-epsilon E  Epsilon of one report, if the device randomizes its report. Give this option
         or --noise-multiplier.
     --local-delta D  Delta of one report. Only with --local-epsilon. Default 0.
     --randomizer randomized-response|laplace|privunit  The randomizer of the reports. Needs
-        --local-epsilon and --capacity. Its dummies, the reports that the server draws in place of
-        missing reports, lower epsilon. Default: any randomizer with this local epsilon.
+        --local-epsilon and --capacity. Epsilon is smaller than for an unknown randomizer, because
+        the accountant knows the dummies: reports that the server draws in place of missing ones.
+        Default: any randomizer with this local epsilon.
     --categories C  Number of categories of --randomizer randomized-response.
     --dimension D  Number of coordinates of a report of --randomizer privunit.
     --noise-multiplier S  Standard deviation of the Gaussian noise divided by the clip norm. Needs

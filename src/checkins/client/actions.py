@@ -124,7 +124,7 @@ RETRYABLE_PROBLEMS = frozenset({"too-many", "too-slow", "too-early"})
 
 @dataclass(frozen=True, slots=True)
 class NoResponse:
-    """No usable response came. The service may have received the request nevertheless."""
+    """No usable response came, although the service may have received the request."""
 
     reason: str
 

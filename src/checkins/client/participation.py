@@ -60,10 +60,11 @@ from checkins.randomizers import DeviceReport
 from checkins.tasks.model import flatten, unflatten
 
 LONG_SLEEP_S = 60.0
-"""If the slot begins in more than so many seconds, the device reads the server's clock once more
-shortly before the slot, because the device's clock drifts."""
+"""Seconds until the slot above which the device reads the server's clock again shortly before the
+slot, because its own clock drifts."""
 CLOCK_CHECK_BEFORE_SLOT_S = (5.0, 30.0)
-"""Range in seconds of a random time: the device reads the clock so long before the slot begins."""
+"""Shortest and longest time in seconds before the slot at which the device reads the clock again.
+The time is random."""
 CHECK_IN_SPREAD = 0.25
 """Devices check in at a random time in the first quarter of a slot's check-in period."""
 MAX_POLL_S = 30

@@ -158,7 +158,7 @@ class DesignCandidate:
         """Return the level with the least noise that is proved to meet the target.
 
         Return None if no level is proved. ``noise_tolerance`` is the accepted excess over the least
-        noise, as a fraction. The search starts at ``guess``. None means at the estimate.
+        noise, as a fraction. The search starts at ``guess``, or at the estimate if it is None.
         """
         return calibrate_at(
             self._reference_design(),

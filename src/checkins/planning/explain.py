@@ -97,7 +97,7 @@ def _epsilon_text(design: CalibratedDesign, factor: float, clients: int, epsilon
     if not depends_on_population(design):
         return f"{start}, epsilon is the same, because it does not depend on the number of clients"
     if epsilon <= design.epsilon * (1.0 + 1e-9):
-        return f"{start}, epsilon is the same, because the campaign file allows this number"
+        return f"{start}, epsilon is the same, because it covers this number of clients"
     reason = "more clients check in than a slot uses, and one client may displace another"
     if design.candidate.protocol is Protocol.AVERAGED:
         reason = "averaged updates hide a client only among the clients that contribute"
@@ -211,7 +211,7 @@ def _protocol_reason(design: CalibratedDesign) -> Reason:
     return Reason(
         f"Each client draws one of {_slots_text(candidate.slots)} by itself, so the server does not"
         " sample clients. The bound on epsilon covers all releases together, and holds for any"
-        " behaviour of the other clients.",
+        " data that the other clients report.",
         f"{ONE_RATIO_PAGE}; BKMTT20, Theorem 3.2",
     )
 
@@ -316,7 +316,7 @@ def _repeats_reason(design: CalibratedDesign) -> Reason:
     if design.candidate.protocol is Protocol.FIXED:
         slots = repeats * design.candidate.slots
         one_run = (
-            f" At the same epsilon, a single run with {slots:,} slots would have more noise in the"
+            f" A single run with {slots:,} slots and the same epsilon would have more noise in the"
             " mean of all updates."
         )
     return Reason(
@@ -358,8 +358,8 @@ def _comparison_reason(design: CalibratedDesign, front: Sequence[CalibratedDesig
     cost = " and ".join(costs) or "about the same load"
     return Reason(
         f"Another design ({best.label}) has the smallest estimated error, {gain:.1%} below that of"
-        f" this design, but needs {cost}. The planner accepts more uploads only if the estimated"
-        f" error decreases by at least {1 - 2**-LOAD_EXPONENT:.1%} per doubling of uploads.",
+        f" this design, but needs {cost}. The planner doubles the uploads only if this reduces"
+        f" the estimated error by at least {1 - 2**-LOAD_EXPONENT:.1%}.",
         ERROR_PAGE,
     )
 

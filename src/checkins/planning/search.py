@@ -38,7 +38,7 @@ returns the best calibrated candidate."""
 LOAD_TOLERANCE = 1.02
 """A load that is larger by at most this factor counts as the same load."""
 BUDGET_SHARES = (0.5, 0.25)
-"""The Pareto front also has a design for each of these shares of the epsilon budget."""
+"""Shares of the epsilon budget. The Pareto front also has a design for each of them."""
 MIN_DELTA_WITHOUT_ROUNDING_CHECK = 1e-12
 """For a delta of at least this size, the rounding of noise on devices uses less than half of it."""
 TIME_AND_LOAD_REDUCTIONS = (3.0, 10.0, 30.0)

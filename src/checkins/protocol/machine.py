@@ -15,7 +15,8 @@ follows four rules:
    is not valid in another. After the last slot, it sends clients ``SlotBegan`` with the number of
    the slot that would follow, so that every client ends its participation.
 
-Every step is checked against the table, so the diagrams that ``diagram`` makes of it are correct.
+Every step is checked against the table, so the diagrams that ``diagram`` draws from the table are
+correct.
 """
 
 from __future__ import annotations

@@ -6,10 +6,10 @@ is logged at most once a minute, with its time in minutes and a count.
 
 A field is written only if its name is in ``FIELDS`` and its value matches the pattern of that name.
 So a token, a receipt, an address or a report is never written. A field that does not match is left
-out. In strict mode, which is the mode before ``configure`` is called, it raises an exception. From
-a log record of a library, only the place of the call and the types of its exception are written,
-because its text may contain an address (uvicorn) or the parameters of an SQL statement
-(SQLAlchemy).
+out. In strict mode, which is the mode before ``configure`` is called, it raises an exception. The
+text of a log record from a library is never written, because it may contain an address (uvicorn) or
+the parameters of an SQL statement (SQLAlchemy). Only the place of the call and the types of the
+record's exception and its cause are written.
 
 Writing a line never waits, and never raises an exception. If the disk is full or nobody reads
 standard error, lines are lost, and their number is written before the next line.
@@ -71,7 +71,7 @@ A caller may also pass an exception as ``error``; its type, the type of its caus
 the source code are written. Tokens and receipts must not have 64 hex digits, because they would
 match the pattern of a hash.
 """
-CODE_FIELDS: Mapping[str, re.Pattern[str]] = MappingProxyType(
+SOURCE_CODE_FIELDS: Mapping[str, re.Pattern[str]] = MappingProxyType(
     {
         **dict.fromkeys(("error", "cause", "field"), re.compile(_TYPE)),
         "place": re.compile(r"[A-Za-z_0-9<][A-Za-z_0-9./<>-]{0,99}:[0-9]{1,6}"),
@@ -102,16 +102,16 @@ _LIFECYCLE_EVENTS = {
 
 @dataclass(slots=True)
 class Log:
-    """The destination of log lines. In strict mode a field that does not match raises.
+    """The destination of log lines. Strict mode raises an error for a field that does not match.
 
-    ``repeats`` holds, for each repeated event, the minute in which it was last written and how
-    often it happened since. ``replaced_loggers`` holds the handlers, the level and the propagation
-    that each logger had before ``configure`` changed it.
+    ``repeated_events`` maps each repeated event to the minute in which it was last written, and to
+    the number of times that it happened after that. ``replaced_loggers`` holds the handlers, the
+    level and the propagation that each logger had before ``configure`` changed it.
     """
 
     file: int | None = None  # descriptor of a log file; None means standard error
     strict: bool = True
-    repeats: dict[tuple[str, ...], tuple[int, int]] = field(default_factory=dict)
+    repeated_events: dict[tuple[str, ...], tuple[int, int]] = field(default_factory=dict)
     replaced_loggers: dict[str, tuple[list[logging.Handler], int, bool]] = field(
         default_factory=dict
     )
@@ -131,14 +131,16 @@ class Log:
         """Write one line, with its time rounded down to ``time_unit_s`` seconds.
 
         ``level`` is info, warning or error, and ``name`` the name of the event. ``code_fields``
-        holds fields that are listed in ``CODE_FIELDS``.
+        holds fields that are listed in ``SOURCE_CODE_FIELDS``.
         """
         if not _EVENT_NAME.fullmatch(name):
             if self.strict:
                 raise InvalidValue("event", name[:40], "must be lower-case words joined by -")
             name = "unnamed"
         valid_fields: dict[str, object] = {
-            key: value for key, value in code_fields.items() if CODE_FIELDS[key].fullmatch(value)
+            key: value
+            for key, value in code_fields.items()
+            if SOURCE_CODE_FIELDS[key].fullmatch(value)
         }
         for key, value in fields.items():
             if value is None:
@@ -151,7 +153,9 @@ class Log:
                 expected = f"must be one of {', '.join(FIELDS)}, and match its pattern"
                 raise InvalidValue("field", key[:40], expected)
             else:
-                valid_fields["field"] = key if CODE_FIELDS["field"].fullmatch(key) else "unknown"
+                valid_fields["field"] = (
+                    key if SOURCE_CODE_FIELDS["field"].fullmatch(key) else "unknown"
+                )
         self._write_line(_json_line(level, name, valid_fields, time_unit_s=time_unit_s))
 
     def _write_line(self, line: str) -> None:
@@ -191,16 +195,18 @@ class Log:
             self.ends_mid_line = bool(data)
 
     def once_a_minute(self, *key: str) -> int:
-        """Count an event; return how often it happened since it was last written.
+        """Count an event; return how often it happened since it was last written, including now.
 
-        The number includes this time. Return 0 if the event was already written in this minute, so
-        that the caller does not write it again. ``key`` identifies the event.
+        Return 0 if the event was already written in this minute, so that the caller does not write
+        it again. ``key`` identifies the event.
         """
         minute = int(time.time()) // 60
-        last_minute, count = self.repeats.pop(key, (-1, 0))
-        self.repeats[key] = (minute, 0) if last_minute != minute else (last_minute, count + 1)
-        if len(self.repeats) > 1000:
-            self.repeats.pop(next(iter(self.repeats)))
+        last_minute, count = self.repeated_events.pop(key, (-1, 0))
+        self.repeated_events[key] = (
+            (minute, 0) if last_minute != minute else (last_minute, count + 1)
+        )
+        if len(self.repeated_events) > 1000:
+            self.repeated_events.pop(next(iter(self.repeated_events)))
         return count + 1 if last_minute != minute else 0
 
     def __enter__(self) -> Self:
@@ -233,7 +239,7 @@ def _json_line(level: str, name: str, fields: Mapping[str, object], *, time_unit
 
 
 def _is_writable(descriptor: int) -> bool:
-    """Return whether writing a short line would not wait. Writing may still fail at once."""
+    """Return True if a short line can be written without waiting. Writing may still fail."""
     poll = select.poll()
     poll.register(descriptor, select.POLLOUT)
     return bool(poll.poll(0))
@@ -334,7 +340,9 @@ def _error_fields(error: BaseException) -> dict[str, str]:
         fields["cause"] = type(cause).__name__
     if innermost := (package_places or places)[-1:]:
         fields["place"] = _place(*innermost[0])
-    return {name: value for name, value in fields.items() if CODE_FIELDS[name].fullmatch(value)}
+    return {
+        name: value for name, value in fields.items() if SOURCE_CODE_FIELDS[name].fullmatch(value)
+    }
 
 
 def _place(path: str, line: int) -> str:

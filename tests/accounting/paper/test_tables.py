@@ -97,7 +97,7 @@ def test_a_statement_that_does_not_apply_is_a_row_with_its_refusal():
     rows = tables.theorem_sheet(replace(SETTING, local_epsilon=3.0, participation=0.01))
     refused = {row.statement: row.refusal for row in rows if row.refusal}
     assert "local_epsilon = 3.0" in refused["Thm 3.2 fixed window: ε, simple formula"]
-    assert "local_delta = 1e-20" in refused["Thm 3.2 fixed window: ε, local δ > 0, given total δ"]
+    assert "local_delta = 1e-20" in refused["Thm 3.2 fixed window: ε, local δ > 0, total δ fixed"]
     assert "must exceed log 2" in refused["Thm 3.5 fixed window: excess risk"]
     assert all(row.value is None for row in rows if row.refusal)
 

@@ -36,7 +36,7 @@ def approximate(theorem, *, local_epsilon, local_delta, delta, **setting):
 
 def total_epsilon(theorem, *, local_epsilon, local_delta, delta, **setting):
     local = {"local_epsilon": local_epsilon, "local_delta": local_delta}
-    return theorem(**setting).total_epsilon(delta=delta, **local)
+    return theorem(**setting).epsilon_at_total_delta(delta=delta, **local)
 
 
 @pytest.mark.parametrize(
@@ -217,7 +217,7 @@ def test_the_total_form_is_the_best_inner_delta(local_epsilon, log_local_delta, 
     ]
     within = [found.epsilon for found in candidates if found.delta <= delta]
     try:
-        best = theorem.total_epsilon(delta=delta, **common)
+        best = theorem.epsilon_at_total_delta(delta=delta, **common)
     except NotCovered:
         assert not within
         return

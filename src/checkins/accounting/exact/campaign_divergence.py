@@ -76,7 +76,7 @@ def _divergence_with_unrelated_windows(
     pure = PureCampaign(randomizer.local_epsilon, design.drawable_slots, design.participation)
     unrelated = UnrelatedWindows(pure, delta=delta)
     if isinstance(campaign_of(design), PureCampaign):
-        return unrelated  # which is attained, so the triangle bound is no smaller
+        return unrelated  # some client attains this bound, so the triangle bound is not smaller
     return TightestBounds((unrelated, through_absence), ())
 
 
@@ -191,7 +191,7 @@ def attaining_design(design: Design) -> Design:
 
 @dataclass(frozen=True, slots=True)
 class UnlessOverflow:
-    """The divergence ``without_overflow`` if no slot overflows, and ``with_overflow`` otherwise.
+    """A divergence that is ``without_overflow`` if no slot overflows, and else ``with_overflow``.
 
     A slot overflows if more clients check in than its capacity. ``probability`` is an upper bound
     on the probability that some slot overflows.

@@ -136,7 +136,7 @@ class GaussianCampaign:
 
     @property
     def coarser(self) -> GaussianCampaign:
-        """This campaign itself, because its ratios are computed quickly."""
+        """The campaign for coarse grids: this campaign, because its ratios are quick to compute."""
         return self
 
     @property

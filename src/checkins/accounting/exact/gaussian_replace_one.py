@@ -55,9 +55,9 @@ _COARSE_CELLS = 100  # resolution of the grid with which a search starts
 _PRECISION, _ONE_SLOT_PRECISION = 2e-5, 1e-9  # relative precisions of a search
 _DOUBLING_PRECISION = 2e-4  # bounds by doubling are at least ten times as wide
 _FINE_PAIR_CELLS = 512
-"""Number of grid cells from which on a pair to compose has 64 kinks instead of 32."""
+"""Smallest number of grid cells for which a pair to compose has 64 kinks instead of 32."""
 _NOT_FULL_SHARE = 1e-12  # share of delta for the event that a slot is not full, in lower bounds
-_MOST_EXTRA_LOAD = 2000.0  # with as many more check-ins than twice the capacity, slots are full
+_MOST_EXTRA_LOAD = 2000.0  # check-ins above twice the capacity with which slots are full
 
 
 class GaussianReplaceOne:
@@ -161,7 +161,7 @@ class GaussianReplaceOne:
         ).upper
 
     def _estimate(self, epsilon: float) -> float:
-        """Estimate delta. With a coarse grid, bounds by doubling are only close from below."""
+        """Estimate delta. On a coarse grid, only the lower bound by doubling is close to delta."""
         by_transform = self._upper_by_transform(epsilon)
         if by_transform is not None:
             return by_transform

@@ -284,7 +284,7 @@ class NamedCampaign:
         return PureCampaign(self.local_epsilon, places, self.participation)
 
     def divergence(self, adjacency: Adjacency, *, delta: float, cells: int | None) -> Divergence:
-        """Return bounds on the divergence. The lower bound is that of a client among dummies only.
+        """Return bounds on the divergence. The lower one is for a client alone among dummies.
 
         ``cells`` is the number of grid cells. None means as many as for a certificate.
         """

@@ -3,13 +3,14 @@
 A slot with capacity K releases a function of the sum of exactly K reports. The server fills empty
 places with dummies, which are reports without data. The slot ratio is the likelihood ratio of this
 sum with and without one client. Let (A, B) ~ Multinomial(K; r, r), where b = e^eps0 and
-r = 1/(1+b). Whatever the other reports are, the slot ratio of add/remove is below
+r = 1/(1+b). Whatever the other reports are, the slot ratio of add/remove is, in convex order,
+below the random variable L_K with
 
-    L_K = (bA + B)/(A + bB)   with probability   Pr[A, B] (A + bB)/K
+    L_K = (bA + B)/(A + bB)   with probability   Pr[A, B] (A + bB)/K .
 
-in convex order. Replace-one has the bound Z_K (see ``SharedSlotReplaceOneRatio``). Its stop-loss
-transform ``call(t)`` = E(Z_K - t)_+ follows from that of L_K. ``put(t)`` is E(t - Z_K)_+. At K = 1,
-L_K and Z_K are the two-point and three-point distributions of ``pure``.
+Replace-one has the bound Z_K (see ``SharedSlotReplaceOneRatio``). The stop-loss transform of Z_K,
+``call(t)`` = E(Z_K - t)_+, follows from that of L_K. ``put(t)`` is E(t - Z_K)_+. At K = 1, L_K and
+Z_K are the two-point and three-point distributions of ``pure``.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ MAX_PLACES = 10**9
 def quick_divergence(
     campaign: slot_sum.SlotSumCampaign, adjacency: Adjacency, *, delta: float, cells: int | None
 ) -> Divergence:
-    """Return the divergence on the grid for pure reports, with the quick search for epsilon.
+    """Return the divergence of pure reports, computed on a grid, with a quick search for epsilon.
 
     ``cells`` is the number of grid cells that a caller asks for. None means as many as for a
     certificate.
@@ -159,14 +160,14 @@ class SharedSlotRatio:
         return 1.0 / high, high
 
     def max_gain(self, tolerance: float) -> float:
-        """Return a gain, above which E(L_K - 1 - gain)_+ is at most ``tolerance``."""
+        """Return a gain from which on E(L_K - 1 - gain)_+ is at most ``tolerance``."""
         index = int(np.searchsorted(-self._calls, -tolerance))
         return float(self._gains[min(max(index, 1), _NODE_COUNT - 1)])
 
 
 @dataclass(frozen=True, slots=True)
 class SharedSlotReplaceOneRatio:
-    """The bound Z_K on l - e^eps l', computed from L_K.
+    """The upper bound Z_K, in convex order, on l - e^eps l'. It is computed from L_K.
 
     l and l' are the likelihood ratios of a slot with two values of the client's data, both relative
     to the slot without the client.
@@ -262,7 +263,7 @@ class PureCapacityCampaign:
         return int(min(self.capacity, _MAX_CAPACITY, variance / _MIN_DEVIATION**2))
 
     def divergence(self, adjacency: Adjacency, *, delta: float, cells: int | None) -> Divergence:
-        """Return bounds on the divergence. The lower bound is that of a client among dummies only.
+        """Return bounds on the divergence. The lower one is for a client alone among dummies.
 
         ``cells`` is the number of grid cells. None means as many as for a certificate.
         """
@@ -303,7 +304,7 @@ class PureCapacityCampaign:
 
     @property
     def coarser(self) -> PureCapacityCampaign:
-        """This campaign itself, because L_K is computed quickly."""
+        """The campaign for coarse grids: this campaign itself, because L_K is quick to compute."""
         return self
 
     def initial_guess(self, delta: float) -> float:

@@ -41,7 +41,7 @@ _MAX_ESTIMATED_CAPPED_SHARE = 0.1
 It is relative to E e^(tilt (S - T)) / tilt.
 """
 _MIN_TILTED_MASS = 1e-60
-"""Tilted mass below which a grid point is dropped. This changes less than round-off does."""
+"""Tilted mass below which a grid point is dropped. The effect is smaller than round-off."""
 _TILT_ALLOWANCE = 4.0
 """How much log E e^(tilt (S - T)) may exceed its minimum over all tilts (``_good_tilt``)."""
 _COUNTED_RANGE = 45.0

@@ -56,14 +56,14 @@ def log_one_minus_exp(power: float) -> float:
 
 
 DELTA_SHARES = 32
-"""A total δ is split into two parts, which are multiples of δ/DELTA_SHARES."""
+"""Number of equal shares of a total δ. Splits of δ into two parts use whole shares."""
 
 
 def best_split(bound: Callable[[float], float], *, delta: float) -> float:
-    """Return the smallest bound(part), for the DELTA_SHARES − 1 parts δ/DELTA_SHARES, ... of δ.
+    """Return the smallest value of ``bound`` at multiples of δ/DELTA_SHARES below δ.
 
-    A part is skipped if ``bound`` raises ``NotCovered``. If ``bound`` raises for all parts, the
-    first error is raised.
+    A multiple is skipped if ``bound`` raises ``NotCovered`` for it. If it raises for all of them,
+    the first error is raised.
     """
     validate.open_unit(delta=delta)
     best, first_error = math.inf, None
@@ -78,7 +78,7 @@ def best_split(bound: Callable[[float], float], *, delta: float) -> float:
 
 
 PURE_EPSILON_FACTOR = 8.0
-"""The pure randomizer of Lemma A.3 is ``PURE_EPSILON_FACTOR`` · ε₀-DP."""
+"""Factor by which ε of the pure randomizer of Lemma A.3 exceeds ε₀."""
 
 _MAX_DISTANCE = math.nextafter(1.0, 0.0)  # the largest double below 1
 
@@ -163,7 +163,7 @@ class ApproximateBound:
 
 @dataclass(frozen=True, slots=True)
 class Amplification:
-    """One theorem's ``power`` and ``scale``, and its number of randomizers.
+    """A theorem of the form above: its ``power``, its ``scale`` and its number of randomizers.
 
     ``load_delta`` is an upper bound on the probability that slots have more reports than ``scale``
     assumes.
@@ -227,8 +227,11 @@ class Amplification:
             epsilon=epsilon, delta=min(1.0, (delta + replaced) * ROUND_UP + self.load_delta)
         )
 
-    def total_epsilon(self, *, local_epsilon: float, local_delta: float, delta: float) -> float:
-        """Return the smallest ε′ of ``approximate`` with δ′ − load_delta at most ``delta``.
+    def epsilon_at_total_delta(
+        self, *, local_epsilon: float, local_delta: float, delta: float
+    ) -> float:
+        """Return the smallest ε′ for which the total δ′, without ``load_delta``, is at most
+        ``delta``.
 
         For a pure randomizer, with δ₀ = 0, this is ``epsilon``.
         """

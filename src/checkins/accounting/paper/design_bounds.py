@@ -66,7 +66,7 @@ def _theorem_epsilon(design: Design, randomizer: LocalRandomizer, *, delta: floa
             if design.protocol is Protocol.SLIDING
             else statements.fixed_window(slots=design.slots, participation=design.participation)
         )
-        return theorem.total_epsilon(**privacy)
+        return theorem.epsilon_at_total_delta(**privacy)
     except NotCovered:
         return math.inf
 

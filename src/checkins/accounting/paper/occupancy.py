@@ -16,7 +16,7 @@ from checkins.errors import InvalidValue
 
 _TAIL_SLACK = 1.0 + 1e-6  # more than the error of scipy's incomplete beta function
 _MIN_TAIL = 1e-300  # a smaller tail probability may have underflowed
-_MAX_DEVIATIONS = 12.0  # loads further from the mean are left out, in standard deviations
+_MAX_DEVIATIONS = 12.0  # standard deviations from the mean beyond which loads are ignored
 
 
 def empty_probability(*, clients: int, slots: int, participation: float) -> float:

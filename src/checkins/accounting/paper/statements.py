@@ -123,7 +123,7 @@ def averaged_total(
 
     def bound(load_delta: float) -> float:
         theorem = averaged(load_delta=load_delta, clients=clients, slots=slots)
-        return theorem.total_epsilon(
+        return theorem.epsilon_at_total_delta(
             local_epsilon=local_epsilon, local_delta=local_delta, delta=delta - load_delta
         )
 

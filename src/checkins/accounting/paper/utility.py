@@ -81,9 +81,9 @@ def fixed_window_rate(
     >>> round(fixed_window_rate(clients=1000, slots=100, participation=1.0, **given), 4)
     0.9534
     """
-    shrinkage = _shrinkage(clients=clients, slots=slots, participation=participation)
+    factor = _rate_factor(clients=clients, slots=slots, participation=participation)
     validate.positive(diameter=diameter)
-    return diameter * shrinkage / math.sqrt(_report_moment(lipschitz, dimension, noise_std))
+    return diameter * factor / math.sqrt(_report_moment(lipschitz, dimension, noise_std))
 
 
 def fixed_window_risk(
@@ -106,17 +106,17 @@ def fixed_window_risk(
     Neighbours:  none; expectation over data, check-ins and noise.
     Rounding:    up.
     Differs:     the paper's proof does not square the denominator 1 − 2e^(−np₀/m) of the second
-                 moment. The bound holds with or without the factor that the proof puts on every
-                 update, 1/(1 − p_b) in its notation, because ``last_iterate_risk`` is smaller.
+                 moment. The proof multiplies every update by 1/(1 − p_b) in its notation. The bound
+                 also holds without this factor, because ``last_iterate_risk`` is smaller.
 
     >>> given = dict(lipschitz=1.0, diameter=1.0, dimension=10, noise_std=0.1)
     >>> round(fixed_window_risk(clients=1000, slots=100, participation=1.0, **given), 4)
     1.3856
     """
-    shrinkage = _shrinkage(clients=clients, slots=slots, participation=participation)
+    factor = _rate_factor(clients=clients, slots=slots, participation=participation)
     validate.positive(diameter=diameter)
     scale = diameter * math.sqrt(_report_moment(lipschitz, dimension, noise_std))
-    return 2.0 * scale / shrinkage * (2.0 + math.log(slots)) / math.sqrt(slots) * ROUND_UP
+    return 2.0 * scale / factor * (2.0 + math.log(slots)) / math.sqrt(slots) * ROUND_UP
 
 
 def averaged_rate(
@@ -238,7 +238,7 @@ def averaged_smooth_risk(
     return (noise_term + initial_term / (nonempty * slots)) * ROUND_UP
 
 
-def _shrinkage(*, clients: int, slots: int, participation: float) -> float:
+def _rate_factor(*, clients: int, slots: int, participation: float) -> float:
     """Return 1 − 2e^(−np₀/m). Raise ``NotCovered`` if it is not positive."""
     validate.count(clients=clients, slots=slots)
     validate.probability(participation=participation)

@@ -193,7 +193,7 @@ def _report_sections(audit: Audit, *, file: str) -> Iterator[RenderableType]:
         yield from terminal.bullet_list(
             "Canaries", (f"{result.canary}: {result.explained}" for result in audit.check.results)
         )
-        yield _power_sentence(audit)
+        yield _measured_share(audit)
         yield ""
     if audit.machines is not None:
         yield "Audit of a smaller campaign that runs the code of real devices and coordinators:"
@@ -273,14 +273,14 @@ def _attacks_table(check: CertificateCheck) -> RenderableType:
     columns = (
         "canary",
         "runs",
-        "measured\nlower bound",
-        "measured in\ninfinite runs",
-        "guesses of the attack",
+        "lower bound\nmeasured",
+        "lower bound for\nunlimited runs",
+        "\nguesses of the attack",
     )
     table = terminal.plain_table(
         *columns,
         right=columns[1:2],
-        title=f"Epsilon of each attack at delta = {delta:g}",
+        title=f"Lower bound on epsilon by each attack, at delta = {delta:g}",
     )
     measured = [formatting.down(result.at(delta).epsilon) for result in check.results]
     exact = [
@@ -305,8 +305,8 @@ def _guesses(
     return f'"{guess}" in {counts["hits"]:,} runs {right} and in {counts["alarms"]:,} {wrong}'
 
 
-def _power_sentence(audit: Audit) -> str:
-    """Return a sentence: the measured share of the proved lower bound, and how to increase it."""
+def _measured_share(audit: Audit) -> str:
+    """Say what share of the proved lower bound was measured, and how to measure a larger share."""
     delta, check = audit.headline_delta, audit.check
     proved, advice = check.known_lower_bound(delta), ""
     if audit.one_run:
@@ -324,7 +324,7 @@ def _power_sentence(audit: Audit) -> str:
     needed = check.runs_needed(delta)
     if needed is None:
         return (
-            f"{sentence} These attacks may not measure 80% of this bound with any number of runs."
+            f"{sentence} Even with unlimited runs, these attacks may measure less than 80% of it."
         )
     runs = f"{needed:,}" if needed < 10_000 else f"{float(f'{needed:.2g}'):,.0f}"
     return f"{sentence} With about {runs} runs, the best attack would measure 80% of this bound."

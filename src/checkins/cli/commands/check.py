@@ -37,7 +37,7 @@ CURVE_SECONDS = 3.0
 """Processor time in seconds after which no further point of the epsilon curve is computed."""
 GENERAL_ADVICE = "; add noise, or run fewer slots"
 PROGRESS_BAR_BYTES = 1_000_000
-"""Size of a ledger from which on a progress bar is shown, because verifying it takes seconds."""
+"""Smallest size of a ledger for which a progress bar is shown. Verifying it takes seconds."""
 
 
 @params.command(params.CAMPAIGN_FILE_ARGUMENT, *LEDGER_OPTIONS, params.JSON_OPTION)

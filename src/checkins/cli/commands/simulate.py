@@ -27,7 +27,8 @@ if TYPE_CHECKING:
     from checkins.simulation.study import PreparedStudy, Study
 
 FORCED_EXIT_AFTER_S = 5.0
-"""Seconds after the first Ctrl-C from which on another Ctrl-C ends the process at once."""
+"""Seconds after the first Ctrl-C during which a further Ctrl-C is ignored. Later, a Ctrl-C ends
+the process at once."""
 MAX_SEEDS = 10_000
 LARGEST_SEED = 10**18
 
@@ -215,7 +216,7 @@ def _baselines(given: GivenOptions) -> tuple[Any, ...]:
 
 @contextmanager
 def _exit_on_interrupt() -> Iterator[None]:
-    """Print one line and exit at the first Ctrl-C that no inner block handles.
+    """Print one line and exit at the first Ctrl-C, unless an inner block handles it.
 
     Any other Ctrl-C is ignored for ``FORCED_EXIT_AFTER_S`` seconds. After that time, a Ctrl-C ends
     the process at once. If SIGINT was ignored at the start of the program, as in a background job,
@@ -290,7 +291,7 @@ def _prepare_jobs_folder(out: Path, prepared: PreparedStudy, *, resume: bool) ->
 
     Without ``resume``, delete the jobs in it. With it, raise if the folder has none of these jobs.
     """
-    jobs_folder = out / "kept"
+    jobs_folder = out / "saved-jobs"
     keys = {job.key for job in prepared.jobs}
     if resume and not any(path.name.split(".")[0] in keys for path in jobs_folder.glob("*.npz")):
         raise UsageError(

@@ -87,7 +87,7 @@ def methods_table(certificate: Certificate) -> Table:
 
 
 def useful_alternatives(certificate: Certificate) -> list[Alternative]:
-    """Return the alternatives without a bound that assumes a population and gains nothing by it."""
+    """Return the alternatives. Leave out a bound that needs a population and is not smaller."""
     without_population = epsilon_of_method(Method.EXACT, certificate)
     return [
         bound
@@ -106,8 +106,8 @@ def _dummy_definition(certificate: Certificate) -> list[RenderableType]:
 
 
 def _lower_bound_case(certificate: Certificate) -> str:
-    """Return the case in which the lower bound holds. Rounding to a grid may lower epsilon."""
-    unrounded = " without rounding to the grid" if certificate.variation > 0.0 else ""
+    """Return the mechanism of the lower bound. Rounding its noise to a grid may lower epsilon."""
+    unrounded = " if its noise is not rounded to a grid" if certificate.variation > 0.0 else ""
     return certificate.epsilon_lower_of + unrounded
 
 
@@ -119,7 +119,7 @@ def _against_server(certificate: Certificate) -> list[RenderableType]:
     bound = ""
     if math.isfinite(local.epsilon):
         epsilon = formatting.up(local.epsilon)
-        bound = f"epsilon <= {epsilon} at delta = {certificate.delta!r} (replace-one), "
+        bound = f"epsilon <= {epsilon} at delta = {certificate.delta!r} (replace-one) "
     return [f"If the server is the adversary: {bound}{local.note}."]
 
 

@@ -128,9 +128,9 @@ def theorems_parts(rows: Sequence[SheetRow], setting: Mapping[str, float]) -> li
         Text(
             "Statements without a key are of [BKMTT20]. Values are rounded to nearest, so they are"
             " examples and not bounds. Reports have local delta 0, except in rows with local δ > 0."
-            " In these rows, the guarantee has a larger delta, shown in the column total δ. In rows"
-            " with given total δ, the guarantee has the delta above, because the proof starts from"
-            " a smaller one.",
+            " The theorems then have a total δ that is larger than delta: see the column total δ."
+            " In rows with total δ fixed, the total δ is delta. c is the expected number of"
+            " check-ins per slot.",
             style="dim",
         ),
     ]

@@ -190,7 +190,7 @@ def _design_table(plan: Plan) -> RenderableType:
         "slots": f"{candidate.slots:,}{runs}",
         "window": None if candidate.window is None else f"{candidate.window:,} slots",
         "participation": f"{candidate.participation:g}",
-        "capacity": None if best.capacity is None else f"{best.capacity} check-ins of a slot",
+        "capacity": None if best.capacity is None else _capacity_text(best.capacity),
         "minibatch": f"{candidate.minibatch:,} slots" if candidate.minibatch > 1 else None,
         "randomizer": f"{candidate.randomizer}{noise_place}",
         level_name: f"{best.level:g}",
@@ -283,6 +283,11 @@ def bytes_text(count: float) -> str:
         if count >= size:
             return f"{count / size:.3g} {unit}"
     return f"{count:.3g} B"
+
+
+def _capacity_text(capacity: int | str) -> str:
+    number = f"{capacity:,}" if isinstance(capacity, int) else capacity
+    return f"{number} check-ins per slot"
 
 
 def _count_text(count: float) -> str:

@@ -83,7 +83,7 @@ export const againstServer = (certificate) => {
   const epsilon = finiteOrNull(serverGuarantee.epsilon);
   return epsilon === null
     ? `${textOr(serverGuarantee.note)}.`
-    : `${epsilonAtMost(epsilon)} (${textOr(serverGuarantee.adjacency)}, rounded up), ${textOr(serverGuarantee.note)}.`;
+    : `${epsilonAtMost(epsilon)} (${textOr(serverGuarantee.adjacency)}, rounded up) ${textOr(serverGuarantee.note)}.`;
 };
 
 export const coverage = (view) => {

@@ -39,8 +39,8 @@ CERTIFICATE_METHODS = {
 }
 NO_BREAK_SPACE = "\N{NO-BREAK SPACE}"
 MISSING, finite = formatting.MISSING, formatting.finite
-rounded_up, rounded_down = formatting.page_up, formatting.page_down
-rounded = formatting.page_nearest
+rounded_up, rounded_down = formatting.up_for_page, formatting.down_for_page
+rounded = formatting.nearest_for_page
 
 
 def finite_values(values: Iterable[object]) -> list[float]:
