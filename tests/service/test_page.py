@@ -84,7 +84,7 @@ def test_every_price_names_its_side_delta_adjacency_and_method(midway: Visit) ->
     certificate = text(midway.page, "certificate")
     assert "0.2506 is proven (rounded up)" in certificate
     assert "no ε below 0.2502" in certificate
-    assert "1.285 times as likely" in text(midway.page, "claim")
+    assert "by at most a factor of 1.285, apart from" in text(midway.page, "claim")
 
 
 def test_a_point_of_a_figure_tells_its_value(midway: Visit) -> None:

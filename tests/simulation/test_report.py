@@ -80,7 +80,7 @@ def test_a_page_has_its_four_numbers(light: None) -> None:
 
 def test_a_page_holds_the_certificate_in_words(light: None) -> None:
     text = text_of(report_page(results.patients()))
-    assert "more than 1.285 times as likely, apart from a probability of 10⁻⁶" in text
+    assert "by at most a factor of 1.285, apart from a probability of 10⁻⁶" in text
     assert "no ε below 0.2502 is true" in text
     for assumption in results.certificate().assumptions:
         assert assumption.replace("'", "&#x27;") in text
@@ -93,7 +93,9 @@ def test_replace_one_neighbours_are_described_as_such(light: None) -> None:
     result = results.patients()
     other = replace(result.certificate, adjacency=Adjacency.REPLACE_ONE)
     result = replace(result, certificate=other)
-    assert "Changing all of any one client&#x27;s data makes no conclusion" in report_page(result)
+    assert "Changing all of any one client&#x27;s data changes the probability" in report_page(
+        result
+    )
 
 
 def test_a_page_says_how_to_repeat_it_and_holds_the_campaign(light: None) -> None:

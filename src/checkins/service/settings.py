@@ -28,8 +28,8 @@ _SECRET_QUERY_OPTION = re.compile(r"(?i)([^&=?]*(?:pass|secret|token|key)[^&=?]*
 class Limits:
     """Limits of one worker process. Each process counts only its own requests and connections.
 
-    ``body`` and ``head`` are those of a request. The value 0 for ``requests_per_s``,
-    ``connections`` or ``per_address`` means no limit.
+    ``body`` and ``head`` are the body and the head (request line and headers) of a request. The
+    value 0 for ``requests_per_s``, ``connections`` or ``per_address`` means no limit.
     """
 
     __pydantic_config__: ClassVar = ConfigDict(extra="forbid")

@@ -4,8 +4,8 @@ Rates and connections are counted per client address. Each process counts only i
 connections.
 
 The app reads a request body while it arrives. If the body is too large or too slow, the client gets
-a problem document (an error in JSON, RFC 9457) and not the response of the app. Headers of every
-response keep a browser from guessing content types, sending referrers and caching.
+a problem document (an error in JSON, RFC 9457) and not the response of the app. Every response has
+headers that forbid a browser to guess its content type, to send referrers and to cache it.
 """
 
 from __future__ import annotations

@@ -62,9 +62,9 @@ export const guarantee = (certificate) => {
   const epsilon = finiteOrNull(certificate?.epsilon);
   if (epsilon === null) return "No bound on ε is proven, so nothing is guaranteed.";
   const change = lookUp(ADJACENCY, certificate.adjacency, `A change by ${textOr(certificate.adjacency)}`);
-  const factor = epsilon < 700 ? roundUp(Math.exp(epsilon) * (1 + 1e-12)) : "any number of";
-  return `${change} makes nothing that someone could conclude from all the released models more than`
-    + ` ${factor} times as likely, except with probability ${roundNearest(certificate.delta)}`
+  const factor = epsilon < 700 ? `at most a factor of ${roundUp(Math.exp(epsilon) * (1 + 1e-12))}` : "any factor";
+  return `${change} changes the probability of any conclusion from all released models by ${factor},`
+    + ` apart from a probability of ${roundNearest(certificate.delta)}`
     + ` (${epsilonAtMost(epsilon)}, ${delta(certificate.delta)}).`;
 };
 

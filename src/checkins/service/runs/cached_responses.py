@@ -102,11 +102,10 @@ def promises(live_run: LiveRun, certificate: Mapping[str, Any]) -> list[str]:
         else "whatever their data are"
     )
     sentences = [
-        f"Whoever sees every model that this run {'has released' if is_over else 'will release'},"
-        f" and all that was released before on this population, learns about any one person,"
-        f" {neighbour_clause}, at most what epsilon = {up_in_full(float(epsilon))} and"
-        f" delta = {delta!r} allow ({certificate.get('adjacency')}, {certificate.get('method')},"
-        f" rounded up).",
+        f"All models that this run {'has released' if is_over else 'will release'}, together with"
+        f" all earlier releases on this population, reveal about any one person,"
+        f" {neighbour_clause}, at most epsilon = {up_in_full(float(epsilon))} with delta ="
+        f" {delta!r} ({certificate.get('adjacency')}, {certificate.get('method')}, rounded up).",
         f"The odds that an observer gives to any statement about that person change by at most a"
         f" factor of {up_in_full(math.exp(min(float(epsilon), 700.0)))}, except with probability"
         f" {delta!r}.",

@@ -29,8 +29,8 @@ MIN_SAVED_CHANGE_S = 0.5
 def start(database: Database, *, trust_calendar: bool = False) -> None:
     """Set the clock when a process starts.
 
-    If an offset was saved since the machine booted, the calendar must agree with it, or the clock
-    holds. If ``trust_calendar``, the calendar is accepted, whatever was saved.
+    If an offset was saved since the machine booted, and the calendar does not agree with it, the
+    clock holds. If ``trust_calendar``, the calendar is accepted, whatever was saved.
     """
     name = _boot_entry_name()
     if name is not None and not trust_calendar:

@@ -182,9 +182,8 @@ class LiveRun:
 
     @property
     def spent(self) -> Spent | None:
-        """An upper bound on the epsilon spent so far. Once the run is over, the certified epsilon.
-
-        None if no epsilon is known.
+        """An upper bound on the epsilon spent so far. Once the run is over, it is the certified
+        epsilon. It is None if no epsilon is known.
         """
         closed = self.public_snapshot.state.closed
         if self.public_snapshot.state.ending is not None:

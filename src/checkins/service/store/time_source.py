@@ -68,8 +68,8 @@ class Clock:
     ) -> None:
         self.calendar = calendar_s if calendar is None else calendar
         self.calendar_ahead_s: float | None = None
-        """Seconds by which the calendar is ahead of this clock. None if the two agree, and NaN if
-        the calendar's reading is not finite."""
+        """Seconds by which the calendar is ahead of this clock. None if the clocks agree, and NaN
+        if the calendar's reading is not finite."""
         self._steady = steady_s if steady is None else steady
         self._lock = threading.Lock()
         self._offset = self.calendar() - self._steady()
@@ -104,9 +104,9 @@ class Clock:
 
         The calendar showed ``reading`` at an unknown steady time between ``before`` and ``after``,
         so ``after - before`` is the uncertainty of the reading. The first reading is accepted as it
-        is. A later reading changes the time by at most ``SLEW_RATE`` seconds per elapsed second. A
-        reading with a smaller uncertainty than all earlier readings may change the time by more: in
-        addition, by up to the smallest earlier uncertainty.
+        is. A later reading changes the time by at most ``SLEW_RATE`` seconds per elapsed second. If
+        the uncertainty of a reading is smaller than that of all earlier readings, the time may
+        change by more: the limit is then larger by the smallest earlier uncertainty.
         """
         with self._lock:
             offset, uncertainty = self._offset, after - before

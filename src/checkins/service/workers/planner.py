@@ -178,7 +178,7 @@ class Planner:
             if reading.done() and (line := reading.result()):
                 if not line.startswith(b'{"interrupted"'):
                     return line
-                self._raise_if_wanted(job)
+                self._raise_unless_abandoned(job)
                 return None
         finally:
             for task in (reading, abandoned):
@@ -188,10 +188,10 @@ class Planner:
         await self._end_process()
         if died and not job.abandoned.is_set():
             raise ComputationFailed("the planner's process died")
-        self._raise_if_wanted(job)
+        self._raise_unless_abandoned(job)
         return None
 
-    def _raise_if_wanted(self, job: _Job) -> None:
+    def _raise_unless_abandoned(self, job: _Job) -> None:
         """Raise ``busy`` for a computation that took too long, if a request still waits for it."""
         if not job.abandoned.is_set():
             detail = "this plan takes too long here: run `checkins plan` instead"

@@ -19,7 +19,8 @@ from checkins.tasks.own_model import OwnModel
 
 Metrics = dict[str, float]
 MAX_CLIENT_ROWS = 20_000
-"""Largest number of clients' rows to evaluate on. Of more rows, evenly spaced ones are used."""
+"""Largest number of clients' rows to evaluate on. If there are more, evenly spaced rows are
+used."""
 
 
 class Diverged(InvalidValue):

@@ -172,7 +172,7 @@ ChunkFunction = Callable[[State, SlotChunk, Any], tuple[State, Array]]
 
 
 def compile_chunk(slot_sum: SlotSum, server: Server) -> ChunkFunction:
-    """Compile a chunk of slots: (state before, inputs, table of the data) → (state after, token).
+    """Compile a function from (state, inputs, table of the data) to (state after a chunk, token).
 
     The state before is donated to JAX, so it must not be used again. The token is an array that is
     ready when the chunk is finished, so a caller can wait for it.
@@ -202,7 +202,7 @@ def on_cpu() -> bool:
 def compile_slot_clients(
     clients: int, clients_in_data: int, width: int
 ) -> Callable[[Array, Array, Array], Array]:
-    """Compile (keys, first positions, numbers of reports) → clients, one row per slot.
+    """Compile a function from (keys, first positions, numbers of reports) to each slot's clients.
 
     A row has ``width`` places; −1 marks a place without a client. Clients are in the order of
     ``Permutation``. Client j is returned as j mod ``clients_in_data``.

@@ -242,12 +242,12 @@ def guarantee_sentence(certificate: Certificate) -> str:
     epsilon = finite(certificate.epsilon)
     if epsilon is None:
         return "No bound on ε is known for this campaign, so nothing is guaranteed to its clients."
-    factor = rounded_up(math.exp(epsilon)) if epsilon < 700.0 else "any number of"
+    factor = f"at most a factor of {rounded_up(math.exp(min(epsilon, 700.0)))}"
     delta = rounded(certificate.delta)
     return (
-        f"{NEIGHBOUR_CHANGES[certificate.adjacency]} makes no conclusion from all the"
-        f" released models more than {factor} times as likely, apart from a probability of {delta}"
-        f" ({_epsilon(epsilon)}, {_delta(certificate)})."
+        f"{NEIGHBOUR_CHANGES[certificate.adjacency]} changes the probability of any conclusion from"
+        f" all released models by {factor if epsilon < 700.0 else 'any factor'}, apart from a"
+        f" probability of {delta} ({_epsilon(epsilon)}, {_delta(certificate)})."
     )
 
 
