@@ -38,6 +38,7 @@ ALLOCATION, INTEROP = (
 )
 
 ODOMETER = "tests/client/test_odometer.py"
+SIGNATURE = "tests/ledger/test_signature.py"
 
 MUTANTS = (
     Mutant(
@@ -1140,5 +1141,53 @@ MUTANTS = (
             ),
         ),
         (f"{ODOMETER}::test_other_ledgers_of_the_same_population_are_added",),
+    ),
+    Mutant(
+        "forged-head",
+        "the signature of a ledger's head is not verified",
+        (
+            Change(
+                "ledger/signature.py",
+                "        if not _is_signed(key, self.signature, statement):",
+                "        if False:",
+            ),
+        ),
+        (f"{SIGNATURE}::test_a_forged_head_is_refused",),
+    ),
+    Mutant(
+        "any-key-signs",
+        "a head that another key signed is accepted",
+        (
+            Change(
+                "ledger/signature.py",
+                "        if self.key != key:\n",
+                "        key = self.key\n        if False:\n",
+            ),
+        ),
+        (f"{SIGNATURE}::test_another_key_is_refused_even_if_its_signature_is_valid",),
+    ),
+    Mutant(
+        "forged-rotation",
+        "a key is replaced although the old key did not sign that",
+        (Change("ledger/signature.py", " and not rotation.is_valid():", " and False:"),),
+        (f"{SIGNATURE}::test_a_replacement_that_the_old_key_did_not_sign_is_refused",),
+    ),
+    Mutant(
+        "unsigned-ledger",
+        "verify --key accepts a ledger without looking at its signature",
+        (
+            Change(
+                "cli/commands/check.py",
+                "signed.check(trusted_key=key, population=population, place=place)\n",
+                "pass\n",
+            ),
+        ),
+        ("tests/cli/test_verify.py::test_a_saved_ledger_is_verified_with_a_pinned_key",),
+    ),
+    Mutant(
+        "unchecked-checkpoint",
+        "a signed earlier head is not compared with the line of the ledger",
+        (Change("ledger/verification.py", "    if found != expected:\n", "    if False:\n"),),
+        ("tests/cli/test_verify.py::test_a_saved_ledger_is_verified_with_a_pinned_key",),
     ),
 )

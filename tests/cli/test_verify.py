@@ -8,6 +8,7 @@ import json
 import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ from rich.console import Console
 from checkins.accounting import Protocol
 from checkins.cli.commands import check
 from checkins.cli.main import run
+from checkins.ledger.signature import SigningKey
 from tests.ledger.ledgers import Book, campaign
 from tests.support.http_server import Handler, http_server
 from tests.support.program import refused
@@ -35,6 +37,7 @@ KEYS = {
     "within_budget",
     "simulated",
     "notes",
+    "signature",
 }
 
 
@@ -281,3 +284,44 @@ def test_a_long_ledger_shows_how_far_it_is_on_a_terminal(
     assert outcome.code == 0
     assert "recomputing the ledger" in outcome.err
     assert "Head:" in outcome.out
+
+
+def test_a_saved_ledger_is_verified_with_a_pinned_key(checkins, folder: Path) -> None:
+    key, population = SigningKey.generate(), FIXED.population_key
+    chosen = ("verify", str(folder), "--key", key.public_key)
+    refused(checkins(*chosen), code=2, says="cannot be read")
+    hashes = [json.loads(line)["hash"] for line in WHOLE.lines]
+    saved = folder / "signature.json"
+
+    def sign(entries: int, head: str, by: SigningKey = key) -> None:
+        signed = by.sign_head(population=population, entries=entries, head=head)
+        saved.write_text(json.dumps(asdict(signed)))
+
+    for entries in (6, 3):  # a head from an earlier slot is signed too
+        sign(entries, hashes[entries - 1])
+        outcome = checkins(*chosen, "--json")
+        assert (outcome.code, outcome.err) == (0, "")
+        assert json.loads(outcome.out)["signature"] == {"key": key.public_key, "entries": entries}
+    assert f"Signed up to line 3 by {key.public_key}" in " ".join(checkins(*chosen).out.split())
+    sign(3, hashes[3])
+    refused(checkins(*chosen), code=1, says="ledger.jsonl:3: has the hash")
+    sign(7, hashes[5])
+    refused(checkins(*chosen), code=1, says="has 6 lines, but had 7: lines were cut off")
+    sign(6, hashes[5], by=SigningKey.generate())
+    refused(checkins(*chosen), code=1, says="neither the key")
+    refused(checkins("verify", str(folder), "--key", "x"), code=2, says="--key x: must be ed25519:")
+    refused(checkins("verify", str(folder), "--signature", saved), code=2, says="needs --key")
+
+
+def test_a_key_file_is_made_and_replaced(checkins, tmp_path: Path) -> None:
+    old, new = tmp_path / "old.key", tmp_path / "new.key"
+    first = json.loads(checkins("signing-key", "--out", old, "--json").out)
+    second = json.loads(checkins("signing-key", "--out", new, "--replaces", old, "--json").out)
+    assert (first["rotations"], second["rotations"]) == (0, 1)
+    assert SigningKey.read(new).rotations[0].old == first["key"] != second["key"]
+    refused(checkins("signing-key", "--out", old), code=2, says="exists already")
+    refused(
+        checkins("signing-key", "--out", tmp_path / "x", "--replaces", __file__),
+        code=2,
+        says="--replaces",
+    )

@@ -61,7 +61,7 @@ def test_the_trainer_of_the_page_takes_part(page: dict[str, Any], url: str) -> N
     with pytest.raises(CampaignRefused, match="more than I agree to"):
         device.run()  # the page accepts an epsilon of 1 at most, and this campaign may spend 50
     assert replace(device, accept=None).run() is Outcome.REPORTED
-    (kept,) = Path(page["device"].state).glob("*.json")
+    kept = Path(page["device"].state) / f"{view.id}.json"
     assert json.loads(kept.read_text()) == {"schema": 1, "campaign": view.id, "ended": "REPORTED"}
 
 

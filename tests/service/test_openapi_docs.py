@@ -11,6 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
+from checkins.ledger.signature import SigningKey
 from checkins.protocol import wire
 from checkins.service import metrics
 from checkins.service.http.problems import PROBLEM_TYPES
@@ -157,6 +158,7 @@ def test_no_answer_has_a_field_that_is_not_declared(tmp_path: Path) -> None:
         await it.turn(it.clock.now, lambda: len(it.live_run.curve) > 0)
         await ask("GET", "/progress")
         await ask("GET", "/ledger/heads/{entries}", entries=1)
+        await ask("GET", "/ledger/heads/{entries}/signature", entries=1)
         await ask("GET", "")
         declared(await it.http.get("/campaigns"), "/campaigns")
         declared(await it.http.get("/healthz"), "/healthz")
@@ -165,7 +167,9 @@ def test_no_answer_has_a_field_that_is_not_declared(tmp_path: Path) -> None:
         await ask("DELETE", "", OPERATOR)
         await ask("GET", "")
 
-    play(f"sqlite:///{tmp_path}/store.db", tmp_path, scenario)
+    SigningKey.generate(SigningKey.generate()).write(tmp_path / "signing.key")
+    how: dict[str, Any] = {"signing_key": tmp_path / "signing.key"}
+    play(f"sqlite:///{tmp_path}/store.db", tmp_path, scenario, **how)
     assert set(MODELS) - seen == {("GET", "/plan/answer")}
 
 

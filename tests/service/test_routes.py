@@ -14,6 +14,7 @@ from opentelemetry.trace import NoOpTracer, Tracer, TracerProvider
 
 from checkins.campaign import campaign_from_canonical
 from checkins.ledger.entry import hash_model
+from checkins.ledger.signature import SignedHead, SigningKey
 from checkins.ledger.verification import verify
 from checkins.protocol.report import model_from_bytes, report_to_bytes
 from checkins.service import logs
@@ -83,6 +84,7 @@ def test_everything_that_is_public_about_a_run_is_in_its_view(here) -> None:
         assert set(view) == {
             *("id", "name", "seal", "population_id", "run", "repeats", "status", "campaign"),
             *("schedule", "server_time", "slots_closed", "affordable", "dimension", "tensors"),
+            "signing_key",
             *("model_hash", "ledger", "epoch", "budget", "certificate", "spent", "promises"),
             *("assumptions", "next", "holding", "slots", "start", "slot_s", "enrolment"),
         }
@@ -285,6 +287,41 @@ def test_the_ledger_is_served_byte_for_byte_and_verifies(on) -> None:
             assert problem(answer) == (422, "invalid"), after
 
     on(scenario)
+
+
+def test_every_public_head_is_signed_with_the_key_of_the_service(on, tmp_path: Path) -> None:
+    key = SigningKey.generate(SigningKey.generate())
+    key.write(tmp_path / "signing.key")
+
+    async def scenario(it: Living) -> None:
+        await it.open(slots=3)
+        await it.show(1)
+        view = (await it.ask("GET", "")).json()
+        assert view["signing_key"] == key.public_key
+        for entries in (1, 2):
+            plain = (await it.ask("GET", f"/ledger/heads/{entries}")).json()
+            answer = await it.ask("GET", f"/ledger/heads/{entries}/signature")
+            signed = SignedHead.parse(answer.content, place="here")
+            signed.check(
+                trusted_key=key.rotations[0].old,
+                population=it.live_run.spec.population,
+                place="here",
+            )
+            assert {"entries": signed.entries, "head": signed.head} == plain
+        answer = await it.ask("GET", "/ledger/heads/3/signature")
+        assert problem(answer) == (404, "unknown-entry")
+
+    on(scenario, signing_key=tmp_path / "signing.key")
+
+
+def test_without_a_key_nothing_is_signed(here) -> None:
+    async def scenario(it: Living) -> None:
+        await it.open()
+        assert (await it.ask("GET", "")).json()["signing_key"] is None
+        answer = await it.ask("GET", "/ledger/heads/1/signature")
+        assert problem(answer) == (404, "unknown-path")
+
+    here(scenario)
 
 
 def test_a_model_that_is_already_here_is_not_sent_again(here) -> None:

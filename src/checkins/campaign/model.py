@@ -229,6 +229,16 @@ class Campaign:
         }
         return tuple(setting for setting, missing in is_missing.items() if missing)
 
+    @property
+    def population_key(self) -> str:
+        """The name of the campaign's population, which identifies its ledger.
+
+        A campaign without a ``population_id`` has a population of its own, named after its seal.
+        """
+        if self.population_id is None:
+            return f"seal {self.seal}"
+        return f"population {self.population_id}"
+
     def canonical(self) -> str:
         """Return the canonical form: JSON in UTF-8 with sorted keys and no spaces.
 

@@ -19,7 +19,7 @@ COMMANDS = {
     **{"account": "account", "calibrate": "account", "init": "plan", "plan": "plan"},
     **{"check": "check", "simulate": "simulate", "audit": "audit", "serve": "serve"},
     **{"join": "join", "swarm": "join", "export": "export", "backup": "export"},
-    **{"verify": "check", "paper": "paper"},
+    **{"signing-key": "signing_key", "verify": "check", "paper": "paper"},
 }
 """Maps each command to its module in ``checkins.cli.commands``, in the order of the help."""
 
@@ -50,7 +50,7 @@ class Program(click.Group):
         if cmd_name not in COMMANDS:
             return None
         module = import_module(f"checkins.cli.commands.{COMMANDS[cmd_name]}")
-        command: click.Command = getattr(module, cmd_name)
+        command: click.Command = getattr(module, cmd_name.replace("-", "_"))
         return command
 
 

@@ -80,7 +80,9 @@ def command(
             names = [str(each.name) for each in parameters]
             run(GivenOptions.of({name: values[name] for name in names}, repeatable))
 
-        return click.Command(run.__name__, None, callback, list(parameters), run.__doc__)
+        return click.Command(
+            run.__name__.replace("_", "-"), None, callback, list(parameters), run.__doc__
+        )
 
     return declare
 

@@ -140,6 +140,14 @@ def stream_ledger(http: httpx.Client, run: str) -> Iterator[tuple[Iterator[bytes
         yield chunks, str(response.url)
 
 
+def fetch_signed_head(http: httpx.Client, run: str, entries: int) -> tuple[bytes, str]:
+    """Fetch the signed hash of a line of a ledger. Return its JSON and its URL."""
+    from checkins.ledger.signature import MAX_SIGNED_HEAD_BYTES
+
+    path = wire.SIGNED_HEAD_PATH.format(run=run, entries=entries)
+    return _fetch(http, path, MAX_SIGNED_HEAD_BYTES), str(http.base_url.join(path))
+
+
 def _fetch(http: httpx.Client, path: str, max_bytes: int) -> bytes:
     """Send a GET request and return the body. Raise the error that the service reports, if any."""
     from checkins.client.actions import Request, RequestKind

@@ -71,7 +71,7 @@ class Charge:
         is_averaged = campaign.design.protocol is Protocol.AVERAGED
         is_bounded = not is_averaged or campaign.design.least_reports is not None
         return cls(
-            campaign.population_id or view.seal,
+            campaign.population_key,
             budget.adjacency,
             budget.epsilon if is_bounded else math.inf,
             budget.delta,

@@ -99,14 +99,16 @@ def verify(
     lines: Iterable[bytes],
     *,
     head: str | None = None,
+    checkpoint: tuple[int, str] | None = None,
     require_closed: bool = False,
     path: str = "ledger.jsonl",
 ) -> Verification:
     """Recompute a ledger from its lines. Raise InvalidLedger at the first invalid line.
 
     ``lines`` include their newlines, and are read one at a time. ``head`` is the expected hash of
-    the last line. If it is None, any hash is accepted. If ``require_closed`` is True, a ledger
-    whose last campaign is still open is refused. ``path`` appears in error messages.
+    the last line. If it is None, any hash is accepted. ``checkpoint`` is the number of a line and
+    the hash that this line must have, or None. If ``require_closed`` is True, a ledger whose last
+    campaign is still open is refused. ``path`` appears in error messages.
     """
     verifier = _Verifier()
     number = 0
@@ -119,6 +121,8 @@ def verify(
                     " If this is a copy, fetch it again"
                 )
             verifier.read_line(line, number)
+            if checkpoint is not None and number == checkpoint[0]:
+                _check_line_hash(verifier.ledger.head, checkpoint[1])
         certificate = verifier.certificate()
     except InvalidLedger as error:
         line_number = error.line if isinstance(error, _OverBudget) else number
@@ -132,11 +136,21 @@ def verify(
             " lines were cut off or added, or this is another chain",
             place=path,
         )
+    if checkpoint is not None and ledger.entries < checkpoint[0]:
+        raise InvalidLedger(
+            f"has {ledger.entries:,} lines, but had {checkpoint[0]:,}: lines were cut off",
+            place=path,
+        )
     if require_closed and ledger.running is not None:
         raise InvalidLedger(
             f"{_still_open(ledger.running)}, but a closed ledger is required", place=path
         )
     return Verification(ledger, certificate, (*verifier.notes, *_early_stop_notes(ledger)))
+
+
+def _check_line_hash(found: str, expected: str) -> None:
+    if found != expected:
+        raise InvalidLedger(f"has the hash {found}, but had {expected}: the ledger was rewritten")
 
 
 class _Verifier:

@@ -34,6 +34,7 @@ REPORT_PATH = "/campaigns/{run}/slots/{slot}/report"
 LATEST_MODEL_PATH = "/campaigns/{run}/models/latest"
 LEDGER_PATH = "/campaigns/{run}/ledger"
 LEDGER_HEAD_PATH = "/campaigns/{run}/ledger/heads/{entries}"
+SIGNED_HEAD_PATH = "/campaigns/{run}/ledger/heads/{entries}/signature"
 EVENTS_PATH = "/campaigns/{run}/events"
 
 RUN_ID_DIGITS = 12
@@ -140,6 +141,23 @@ class LedgerPlace(TypedDict):
     head: Annotated[str, "The hash of the last line, which depends on every line before it"]
 
 
+class KeyRotation(TypedDict):
+    """The statement that the key ``new`` replaces the key ``old``."""
+
+    old: str
+    new: str
+    signature: Annotated[str, "By the key `old`, in base64"]
+
+
+class SignedHead(LedgerPlace):
+    """A length of a ledger and the hash of its last line, signed with Ed25519."""
+
+    population: Annotated[str, "`population ` and the population's id, or `seal ` and the seal"]
+    key: Annotated[str, "The key that signed: `ed25519:` and 64 hexadecimal digits"]
+    signature: Annotated[str, "In base64"]
+    rotations: Annotated[list[KeyRotation], "All replacements of keys until `key`, oldest first"]
+
+
 class Budget(TypedDict):
     """The largest epsilon of a campaign, its delta and its neighbour relation."""
 
@@ -201,6 +219,7 @@ class RunView(Summary):
     assumptions: Annotated[list[str], "The conditions and limits of the guarantee, in words"]
     next: Annotated[str | None, "The id of the run that follows this one; null if there is none"]
     holding: Annotated[str | None, "Why no slot can be closed at present; null if slots can close"]
+    signing_key: Annotated[str | None, "The key that signs heads of the ledger; null if none does"]
     enrolment: Annotated[Literal["open", "secret", "allow-list"], "Who may enrol"]
 
 

@@ -64,7 +64,8 @@ class Settings:
     ``progress_file`` is a file outside the store that detects a store restored from an old backup;
     None disables this check. If ``log_file`` is None, logs go to standard error.
     ``trusted_proxies`` are addresses or networks. ``plan`` turns the planner's page and route on.
-    ``tls_cert`` and ``tls_key`` are PEM files; None means plain HTTP.
+    ``tls_cert`` and ``tls_key`` are PEM files; None means plain HTTP. ``signing_key`` is the file
+    of the key that signs heads of ledgers; None means that nothing is signed.
     """
 
     __pydantic_config__: ClassVar = ConfigDict(extra="forbid")
@@ -80,6 +81,7 @@ class Settings:
     plan: bool = True
     tls_cert: Path | None = None
     tls_key: Path | None = None
+    signing_key: Path | None = None
 
     def __post_init__(self) -> None:
         validate.one_of(Enrolment, enrolment=self.enrolment)
@@ -89,7 +91,12 @@ class Settings:
             (Path, type(None)), progress_file=self.progress_file, log_file=self.log_file
         )
         validate.one_of(bool, plan=self.plan)
-        validate.one_of((Path, type(None)), tls_cert=self.tls_cert, tls_key=self.tls_key)
+        validate.one_of(
+            (Path, type(None)),
+            tls_cert=self.tls_cert,
+            tls_key=self.tls_key,
+            signing_key=self.signing_key,
+        )
         if (self.tls_cert is None) != (self.tls_key is None):
             given, missing = ("tls_cert", "tls_key") if self.tls_cert else ("tls_key", "tls_cert")
             raise InvalidValue(missing, None, f"must be given together with {given}")

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from checkins.cli import params, remote, terminal
-from checkins.cli.errors import UsageError, print_failure, printable
+from checkins.cli.errors import UsageError, missing_extra, print_failure, printable
 from checkins.cli.params import GivenOptions, options
 from checkins.errors import DeltaExhausted, InvalidValue, NotCovered
 
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from checkins.accounting import Certificate
     from checkins.campaign import Campaign, CampaignFile
     from checkins.campaign.spending import Spending
+    from checkins.ledger import Ledger
+    from checkins.ledger.signature import SignedHead
     from checkins.ledger.verification import Verification
 
 Result = TypeVar("Result")
@@ -35,6 +37,8 @@ LEDGER_OPTIONS = options("""
 ROUNDING_TEXT = "epsilon is rounded up, affordable_slots down"
 CURVE_SECONDS = 3.0
 """Processor time in seconds after which no further point of the epsilon curve is computed."""
+SIGNATURE_NAME = "signature.json"
+"""Name of the file with a signed head in the folder of a ledger."""
 GENERAL_ADVICE = "; add noise, or run fewer slots"
 PROGRESS_BAR_BYTES = 1_000_000
 """Smallest size of a ledger for which a progress bar is shown. Verifying it takes seconds."""
@@ -261,6 +265,10 @@ def _noise_advice(campaign: Campaign) -> str | None:
     *options("""
     --head HASH  Hash that the last line of the ledger must have, known from another source: 64
         hexadecimal digits.
+    --key KEY  Public key of the service, known from another source: ed25519: and 64 hexadecimal
+        digits. The ledger must be signed with this key, or with a key that replaced it.
+    --signature FILE  For DIR with --key: the signed hash of a line, as GET
+        URL/campaigns/ID/ledger/heads/LINES/signature returns it. Default: DIR/signature.json.
     --closed  Refuse the ledger if its last run is still open.
     """),
     *remote.CONNECTION_OPTIONS,
@@ -272,8 +280,8 @@ def verify(given: GivenOptions) -> None:
     A ledger is the file in which a service records every release of its campaigns. The command
     computes every hash, seal, model and epsilon again, and refuses a ledger that was changed. DIR
     is a folder with ledger.jsonl, or that file. URL is the address of a service, or
-    URL/campaigns/ID. Only --head detects that lines were removed at the end, or that the whole
-    ledger was replaced.
+    URL/campaigns/ID. Only --head and --key detect that lines were removed at the end, or that the
+    whole ledger was replaced.
 
     Exit code 0: the ledger is intact, and its runs are within the budget. 1: the ledger is refused,
     or its runs exceed the budget. 2: there is no ledger.
@@ -282,38 +290,113 @@ def verify(given: GivenOptions) -> None:
     from checkins.ledger import verification
     from checkins.ledger.entry import InvalidLedger
 
+    key = _trusted_key(given)
     try:
-        with _open_ledger(given) as (lines, path):
-            verified = verification.verify(lines, head=head, require_closed=closed, path=path)
+        with _open_ledger(given) as ledger:
+            signed = None if key is None else ledger.saved_signature()
+            verified = verification.verify(
+                ledger.lines,
+                head=head,
+                checkpoint=None if signed is None else (signed.entries, signed.head),
+                require_closed=closed,
+                path=ledger.path,
+            )
+            if key is not None:
+                place = str(ledger.signature_file)
+                if signed is None:
+                    signed, place = ledger.fetch_signature(verified.ledger)
+                population = verified.ledger.runs[-1].campaign.population_key
+                signed.check(trusted_key=key, population=population, place=place)
     except InvalidLedger as error:
         raise print_failure(str(error)) from error
     if given.json:
-        terminal.show_json(verified.as_dict())
+        signature = signed and {"key": signed.key, "entries": signed.entries}
+        terminal.show_json({**verified.as_dict(), "signature": signature})
     else:
         from checkins.cli.views.campaign import ledger_parts
 
-        terminal.show(*ledger_parts(verified))
+        terminal.show(*ledger_parts(verified, signed))
     if not verified.within_budget:
-        raise print_failure(f"{path}: {_excess_message(verified)}")
+        raise print_failure(f"{ledger.path}: {_excess_message(verified)}")
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerSource:
+    """A ledger in a file or at a service. ``path`` is its path or URL, for error messages.
+
+    ``signature_file`` is the file with a signed head, or None to fetch one with ``fetch``.
+    """
+
+    lines: Iterable[bytes]
+    path: str
+    signature_file: Path | None
+    fetch: Callable[[int], tuple[bytes, str]] | None = None
+
+    def saved_signature(self) -> SignedHead | None:
+        """Return the signed head in the file; None if it is to be fetched."""
+        from checkins.ledger.signature import SignedHead
+
+        if self.signature_file is None:
+            return None
+        try:
+            content = self.signature_file.read_bytes()
+        except OSError as error:
+            raise UsageError(
+                f"--signature {printable(self.signature_file)}: cannot be read: {error.strerror}"
+            ) from error
+        return SignedHead.parse(content, place=str(self.signature_file))
+
+    def fetch_signature(self, ledger: Ledger) -> tuple[SignedHead, str]:
+        """Fetch the signature of the head of a ledger, and return it with its URL."""
+        from checkins.ledger.entry import InvalidLedger
+        from checkins.ledger.signature import SignedHead
+
+        if self.fetch is None:
+            raise UsageError(f"{printable(self.path)}: --key needs --signature FILE")
+        content, url = self.fetch(ledger.entries)
+        signed = SignedHead.parse(content, place=url)
+        if (signed.entries, signed.head) != (ledger.entries, ledger.head):
+            raise InvalidLedger("is signed for another head than that of the ledger", place=url)
+        return signed, url
 
 
 @contextmanager
-def _open_ledger(given: GivenOptions) -> Iterator[tuple[Iterable[bytes], str]]:
-    """Yield the lines of a ledger, and its path or URL for error messages."""
-    path_or_url, quiet = given.values["location"], given.json
+def _open_ledger(given: GivenOptions) -> Iterator[LedgerSource]:
+    """Open the ledger at the path or URL that the command was given."""
+    path_or_url, quiet, saved = given.values["location"], given.json, given.path("signature")
     if remote.is_http_url(path_or_url):
         with (
             remote.connect(path_or_url, given) as (http, run),
             remote.stream_ledger(http, run) as (chunks, url),
             terminal.spinner("fetching and recomputing the ledger", quiet=quiet),
         ):
-            yield _split_lines(chunks), url
+
+            def fetch(entries: int) -> tuple[bytes, str]:
+                return remote.fetch_signed_head(http, run, entries)
+
+            yield LedgerSource(_split_lines(chunks), url, saved, fetch)
         return
     from checkins.ledger.file import lines
 
     path = ledger_file(path_or_url)
     with _with_progress(lines(path), path, quiet=quiet) as watched_lines:
-        yield watched_lines, str(path)
+        yield LedgerSource(watched_lines, str(path), saved or path.with_name(SIGNATURE_NAME))
+
+
+def _trusted_key(given: GivenOptions) -> str | None:
+    """Return the public key of ``--key``, or None without this option."""
+    if "key" not in given:
+        if "signature" in given:
+            raise given.invalid("signature", "needs --key")
+        return None
+    try:
+        import cryptography  # noqa: F401
+    except ImportError as error:
+        raise missing_extra("verify --key", "service", error) from error
+    from checkins.ledger.signature import parse_public_key
+
+    with given.errors_as_option_errors():
+        return parse_public_key(given.texts["key"])
 
 
 def _split_lines(chunks: Iterable[bytes]) -> Iterator[bytes]:

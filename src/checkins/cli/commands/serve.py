@@ -53,6 +53,8 @@ OPTIONS = (
         key, one client can enrol per run.
     --operator-token-file FILE  File with the token that operators send. Default: the environment
         variable {OPERATOR_TOKEN_VARIABLE}, otherwise a token is generated and printed.
+    --signing-key FILE  Key file that `checkins signing-key` wrote, to sign the hashes of ledgers.
+        Default: nothing is signed.
     --progress-file FILE  File outside the store that records how far its campaigns have progressed,
         so that the coordinator detects a store that was restored from an earlier copy. Default: a
         file in $XDG_STATE_HOME/checkins or ~/.local/state/checkins.
@@ -225,6 +227,7 @@ def _campaign(file: str) -> tuple[Campaign, Path]:
 def _settings(given: GivenOptions, folder: Path) -> tuple[Settings, bool]:
     import secrets
 
+    from checkins.ledger.signature import SigningKey
     from checkins.service.authentication import read_secret
     from checkins.service.http.tls import Certificate
     from checkins.service.settings import Settings
@@ -250,8 +253,11 @@ def _settings(given: GivenOptions, folder: Path) -> tuple[Settings, bool]:
         plan=not given.values["no_plan"],
         tls_cert=given.path("tls_cert"),
         tls_key=given.path("tls_key"),
+        signing_key=given.path("signing_key"),
     )
     Certificate.of(settings)  # raises if the files are not valid, before a worker starts
+    if settings.signing_key is not None:
+        SigningKey.read(settings.signing_key)
     return settings, is_generated
 
 

@@ -20,6 +20,7 @@ from checkins.cli.views.certificate import certificate_parts
 
 if TYPE_CHECKING:
     from checkins.cli.commands.check import CheckedCampaign
+    from checkins.ledger.signature import SignedHead
     from checkins.ledger.verification import Verification
 
 SEAL_DIGITS = 12
@@ -148,8 +149,13 @@ def _short_name(name: str) -> str:
     )
 
 
-def ledger_parts(verified: Verification) -> Iterator[RenderableType]:
-    """Yield the table of runs of a verified ledger, its certificate and its notes."""
+def ledger_parts(
+    verified: Verification, signed: SignedHead | None = None
+) -> Iterator[RenderableType]:
+    """Yield the table of runs of a verified ledger, its certificate and its notes.
+
+    ``signed`` is a head whose signature was checked, or None.
+    """
     entries = verified.ledger.entries
     yield Text.assemble(
         ("The ledger is intact", "bold green"),
@@ -169,12 +175,14 @@ def ledger_parts(verified: Verification) -> Iterator[RenderableType]:
         )
     yield table
     yield f"Head: {verified.ledger.head}"
+    if signed is not None:
+        yield f"Signed up to line {signed.entries:,} by {signed.key}"
     current = verified.ledger.running
     if current is not None:
         yield (
             f"The last run is still open: {current.slots_closed:,} of"
             f" {current.campaign.design.slots:,} slots are closed. The certificate covers these"
-            " slots. Only --head detects that lines were removed at the end of the ledger."
+            " slots. Only --head and --key detect that lines were removed at the end."
         )
     yield ""
     yield from certificate_parts(verified.certificate)

@@ -5,6 +5,8 @@ The docstring of a route is its description in the OpenAPI document.
 
 from __future__ import annotations
 
+from dataclasses import asdict
+
 from fastapi import APIRouter, Request, Response, status
 from fastapi.responses import StreamingResponse
 
@@ -104,6 +106,7 @@ def _view(live_run: LiveRun, runner: Runner, *, code: int = status.HTTP_200_OK) 
         epoch=runner.epoch,
         enrolment=str(runner.settings.enrolment.kind),
         holding=runner.clock_jumps.holding_reason,
+        signing_key=runner.signing_key and runner.signing_key.public_key,
         now=runner.database.now(),
     )
     return Response(body, status_code=code, media_type=wire.JSON_TYPE)
@@ -170,6 +173,31 @@ async def head(request: Request) -> Response:
     entries = integer_of(request, "entries")
     head = await client_requests.ledger_head(runner, live_run, entries=entries)
     return json_response(wire.LedgerPlace(entries=entries, head=head))
+
+
+@public_router.get(
+    wire.SIGNED_HEAD_PATH,
+    **openapi_options(
+        "The signed hash of one line of the ledger",
+        wire.SignedHead,
+        "run entries",
+        problems="unknown-entry unknown-path invalid",
+    ),
+)
+@also_head
+async def signed_head(request: Request) -> Response:
+    """The response states which hash the ledger had when it had exactly `entries` lines, signed
+    with the key of the coordinator. If the coordinator has no key, the problem is `unknown-path`.
+    `checkins verify --key` checks the signature."""
+    live_run, runner = await live_run_of(request), runner_of(request)
+    entries = integer_of(request, "entries")
+    if runner.signing_key is None:
+        raise Problem("unknown-path", "this coordinator has no key, so it signs no ledger")
+    head = await client_requests.ledger_head(runner, live_run, entries=entries)
+    signed = runner.signing_key.sign_head(
+        population=live_run.spec.population, entries=entries, head=head
+    )
+    return json_response(asdict(signed))
 
 
 @public_router.get(

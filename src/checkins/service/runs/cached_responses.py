@@ -48,12 +48,18 @@ def summary(live_run: LiveRun) -> wire.Summary:
 
 
 def view(
-    live_run: LiveRun, *, epoch: int, enrolment: str, holding: str | None = None
+    live_run: LiveRun,
+    *,
+    epoch: int,
+    enrolment: str,
+    holding: str | None = None,
+    signing_key: str | None = None,
 ) -> wire.RunView:
     """Return everything that is public about a run, except the server's time.
 
     ``epoch`` counts the starts on the store, and ``enrolment`` says who may enrol. ``holding`` is
-    the reason why no slot closes now, or None if slots close on time.
+    the reason why no slot closes now, or None if slots close on time. ``signing_key`` is the public
+    key that signs heads of the ledger, or None.
     """
     spec, snapshot, campaign = live_run.spec, live_run.public_snapshot, live_run.spec.campaign
     budget = campaign.budget
@@ -86,6 +92,7 @@ def view(
         "assumptions": [*certificate.get("assumptions", ()), *NOT_PROTECTED_NOTES],
         "next": live_run.next_run,
         "holding": None if snapshot.state.ending is not None else holding,
+        "signing_key": signing_key,
         "enrolment": cast(Any, enrolment),
     }
 
@@ -181,12 +188,13 @@ def replace_nonfinite(value: Any) -> Any:
     return value
 
 
-def cached_view(
-    live_run: LiveRun, *, epoch: int, enrolment: str, holding: str | None, now: float
-) -> bytes:
-    """Return the view and the server's time as JSON. The view is cached until the run changes."""
+def cached_view(live_run: LiveRun, *, now: float, **facts: Any) -> bytes:
+    """Return the view and the server's time as JSON. The view is cached until the run changes.
+
+    ``facts`` are the keyword arguments of ``view``.
+    """
     if live_run.cached_view is None:
-        content = view(live_run, epoch=epoch, enrolment=enrolment, holding=holding)
+        content = view(live_run, **facts)
         live_run.cached_view = json.dumps(content).encode()
     return live_run.cached_view[:-1] + b', "server_time": "%b"}' % wire.format_time(now).encode()
 

@@ -20,7 +20,7 @@ from checkins.service.http.problems import Problem
 from checkins.service.runs.memory_limits import require_memory
 from checkins.service.store import ledgers, metadata, run_state
 from checkins.service.store.database import Connection, Database
-from checkins.service.store.run_state import RunSpec, population_of
+from checkins.service.store.run_state import RunSpec
 from checkins.service.workers.background_tasks import DaemonThreads
 from checkins.tasks.loaded_task import INITIAL_WEIGHTS_SEED, model_of
 
@@ -79,7 +79,7 @@ def open_run(
     """
     _check_complete(campaign, folder)
     require_allow_list_fits(campaign, allow_list_size)
-    population, seal = population_of(campaign), with_start(campaign).seal
+    population, seal = campaign.population_key, with_start(campaign).seal
     while True:
         with database.read_transaction() as connection:
             ledger = ledgers.load_ledger(connection, population)

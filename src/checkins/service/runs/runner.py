@@ -17,6 +17,7 @@ from functools import partial
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from checkins.campaign import Campaign
+from checkins.ledger.signature import SigningKey
 from checkins.protocol.server import Ending
 from checkins.service import logs
 from checkins.service.metrics import Metrics
@@ -68,6 +69,9 @@ class Runner:
         self.metrics = Metrics()
         self.clock_jumps = ClockJumpReporter(database, self.metrics)
         self.epoch = 0  # number of starts of a coordinator on the store
+        self.signing_key = (
+            None if settings.signing_key is None else SigningKey.read(settings.signing_key)
+        )
         self.secret_key = b""  # the tokens of clients are derived from it
         self.live_runs: dict[str, LiveRun] = {}
         self.stopping = asyncio.Event()

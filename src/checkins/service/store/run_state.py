@@ -30,16 +30,6 @@ from checkins.tasks.model import Shapes, parameter_count
 runs, learners, populations = schema.runs, schema.learners, schema.populations
 
 
-def population_of(campaign: Campaign) -> str:
-    """Return the name of a campaign's population, which identifies its ledger.
-
-    A campaign without a ``population_id`` has a population of its own, named after its seal.
-    """
-    if campaign.population_id is None:
-        return f"seal {campaign.seal}"
-    return f"population {campaign.population_id}"
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class RunSpec:
     """The specification of one run. Everything in it is public.
@@ -76,7 +66,7 @@ class RunSpec:
 
     @property
     def population(self) -> str:
-        return population_of(self.campaign)
+        return self.campaign.population_key
 
     @property
     def dimension(self) -> int:
