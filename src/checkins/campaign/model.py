@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, ClassVar
@@ -20,6 +21,7 @@ from checkins.accounting import (
     GaussianNoise,
     LocalRandomizer,
     NoiseAt,
+    NoiseStrategy,
     Protocol,
     accountant,
 )
@@ -201,6 +203,24 @@ class Campaign:
         """Who adds the Gaussian noise. None if the randomizer is not Gaussian."""
         noise = self.design.randomizer
         return noise.at if isinstance(noise, GaussianNoise) else None
+
+    @property
+    def strategy(self) -> NoiseStrategy | None:
+        """How noise is correlated across slots. None if the noise of slots is independent."""
+        noise = self.design.randomizer
+        return noise.strategy if isinstance(noise, GaussianNoise) else None
+
+    @property
+    def release_grid(self) -> float | None:
+        """The step of the grid of a slot's released integers. None without a grid.
+
+        With correlated noise, it is finer than the grid of reports by the factor 2**bits of the
+        strategy, so that the released sums and their noise are integers.
+        """
+        grid, strategy = self.randomizer.grid, self.strategy
+        if grid is None or strategy is None:
+            return grid
+        return math.ldexp(grid, -strategy.bits)
 
     @property
     def local_epsilon(self) -> float | None:
