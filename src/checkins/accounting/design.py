@@ -190,7 +190,7 @@ class NoiseStrategy:
     >>> NoiseStrategy((3, 3), bits=2)
     Traceback (most recent call last):
         ...
-    checkins.errors.InvalidValue: strategy = 18/16: the squares of the coefficients must sum to at most 1
+    checkins.errors.InvalidValue: strategy = '18/16': the squares ... must sum to at most 1
     """
 
     numerators: tuple[int, ...]
@@ -459,10 +459,16 @@ class Design:
     def has_unrelated_windows(self, adjacency: Adjacency) -> bool:
         """Return True if a client may draw from other slots if its data are replaced.
 
-        This matters unless the server adds noise to the sum of all check-ins.
+        This matters unless the server adds independent noise to the sum of all check-ins.
         """
         is_replaced = adjacency is Adjacency.REPLACE_ONE
-        return is_replaced and self.wake_times is WakeTimes.ANY and self.displaces_clients
+        matters = self.displaces_clients or self.has_correlated_noise
+        return is_replaced and self.wake_times is WakeTimes.ANY and matters
+
+    @property
+    def has_correlated_noise(self) -> bool:
+        """Whether the server correlates the noise of successive slots."""
+        return isinstance(self.randomizer, GaussianNoise) and self.randomizer.strategy is not None
 
     @property
     def most_clients(self) -> int | None:

@@ -31,9 +31,16 @@ from checkins.accounting.design import (
     WakeTimes,
 )
 from checkins.accounting.exact import report_laws
+from checkins.accounting.exact.correlated_noise import CorrelatedCampaign
 from checkins.accounting.exact.dominating_pair import NO_LOSS, DominatingPair, from_curve
 from checkins.accounting.exact.gaussian import GaussianCampaign
-from checkins.accounting.exact.grid_distribution import CELLS, MIN_TOLERANCE, Rounding, Side
+from checkins.accounting.exact.grid_distribution import (
+    CELLS,
+    MIN_TOLERANCE,
+    TAIL_SHARE,
+    Rounding,
+    Side,
+)
 from checkins.accounting.exact.named import NamedCampaign
 from checkins.accounting.exact.pure import PureCampaign, PureReplaceOne
 from checkins.accounting.exact.pure_capacity import PureCapacityCampaign, TightestBounds
@@ -69,20 +76,23 @@ def _divergence_with_unrelated_windows(
 ) -> Divergence:
     """Return bounds for replace-one if the wake times of clients may depend on their data."""
     rounding = Rounding.near(delta, side=Side.UP, cells=cells or CELLS, runs=2)
-    through_absence = ThroughAbsence(campaign_of(design).pair(rounding))
+    campaign = campaign_of(design)
+    if isinstance(campaign, CorrelatedCampaign):
+        return ThroughAbsence(campaign.pair(rounding, delta=delta, runs=2))
+    through_absence = ThroughAbsence(campaign.pair(rounding))
     randomizer = design.randomizer
     if isinstance(randomizer, GaussianNoise):
         return through_absence
     pure = PureCampaign(randomizer.local_epsilon, design.drawable_slots, design.participation)
     unrelated = UnrelatedWindows(pure, delta=delta)
-    if isinstance(campaign_of(design), PureCampaign):
+    if isinstance(campaign, PureCampaign):
         return unrelated  # some client attains this bound, so the triangle bound is not smaller
     return TightestBounds((unrelated, through_absence), ())
 
 
 def campaign_of(
     design: Design,
-) -> PureCampaign | PureCapacityCampaign | NamedCampaign | GaussianCampaign:
+) -> PureCampaign | PureCapacityCampaign | NamedCampaign | GaussianCampaign | CorrelatedCampaign:
     """Return the campaign whose slots, participation and slot ratio account for the design.
 
     Every kind of campaign has its own slot ratio, and the methods ``divergence`` and ``pair``. Only
@@ -95,6 +105,16 @@ def campaign_of(
     if isinstance(randomizer, GaussianNoise) and design.protocol is Protocol.AVERAGED:
         deviation = randomizer.noise_multiplier * math.sqrt(design.least_reports or 1)
         return GaussianCampaign(deviation * (1.0 - 1e-15) / 2.0, slots=1, participation=1.0)
+    if isinstance(randomizer, GaussianNoise) and randomizer.strategy is not None:
+        return CorrelatedCampaign(
+            randomizer.noise_multiplier,
+            randomizer.strategy,
+            design.drawable_slots,
+            min(design.slots, randomizer.strategy.bands),
+            design.participation,
+            design.capacity,
+            others_are_unlimited=design.most_clients is None,
+        )
     if isinstance(randomizer, GaussianNoise):
         noise = design.slot_noise(randomizer)
         return GaussianCampaign(
@@ -282,7 +302,8 @@ def uncapped(design: Design) -> Design:
     """Return a fixed-window design without a capacity, and with the same noise in a slot's sum."""
     randomizer = design.randomizer
     if isinstance(randomizer, GaussianNoise):
-        randomizer = GaussianNoise(design.slot_noise(randomizer), NoiseAt.SERVER)
+        noise = design.slot_noise(randomizer)
+        randomizer = replace(randomizer, noise_multiplier=noise, at=NoiseAt.SERVER)
     return _fixed_window(
         design,
         slots=design.drawable_slots,
@@ -311,7 +332,12 @@ def with_known_slot(design: Design) -> Design:
     """
     if design.protocol is Protocol.AVERAGED:
         return replace(uncapped(design), slots=1)
-    return replace(design, slots=1, window=None if design.window is None else 1)
+    randomizer = design.randomizer
+    if isinstance(randomizer, GaussianNoise):
+        # One update is visible in several releases. Together they reveal at most as much as one.
+        randomizer = replace(randomizer, strategy=None)
+    window = None if design.window is None else 1
+    return replace(design, slots=1, window=window, randomizer=randomizer)
 
 
 def overflow_probability_of(design: Design, adjacency: Adjacency) -> float | None:
@@ -372,7 +398,12 @@ def pair(
         return NO_LOSS.compose(_cached_replace_one_pair(campaign, rounding), rounding)
     if isinstance(campaign, PureCapacityCampaign | NamedCampaign):
         return _cached_pair(campaign, adjacency, _with_rounded_tolerance(rounding))
-    if relation is Adjacency.ADD_REMOVE:
+    if isinstance(campaign, CorrelatedCampaign) and (
+        relation is Adjacency.ADD_REMOVE or rounding.side is Side.DOWN
+    ):  # an update of 0 is as if the client is absent
+        runs = max(1, round(TAIL_SHARE * delta / rounding.tolerance))
+        return campaign.pair(rounding, delta=delta, runs=runs)
+    if relation is Adjacency.ADD_REMOVE and not isinstance(campaign, CorrelatedCampaign):
         return campaign.pair(rounding)
     smallest_delta = rounding.tolerance * 1e4
     curve = divergence(design, adjacency, delta=smallest_delta, cells=_curve_cells(rounding))

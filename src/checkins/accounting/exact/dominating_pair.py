@@ -335,6 +335,24 @@ def envelope(pairs: Sequence[DominatingPair]) -> DominatingPair:
     )._add_lost_mass()
 
 
+def mixture(weights: Sequence[float], pairs: Sequence[DominatingPair]) -> DominatingPair:
+    """Return the pair of a run that uses one of ``pairs`` at random and tells which."""
+    if len(pairs) == 1:
+        return pairs[0]
+    order = np.argsort(np.concatenate([pair.losses for pair in pairs]))
+    absent, present, gains = (
+        np.concatenate([w * getattr(pair, name) for w, pair in zip(weights, pairs, strict=True)])[
+            order
+        ]
+        for name in ("absent", "present", "gains")
+    )
+    only_present, only_absent = (
+        math.fsum(w * getattr(pair, name) for w, pair in zip(weights, pairs, strict=True))
+        for name in ("only_present", "only_absent")
+    )
+    return DominatingPair(absent, present, gains, only_present, only_absent)
+
+
 def _drop_close_points(x: FloatArray) -> FloatArray:
     """Drop each sorted point that is too close to the previous point for differences of doubles."""
     step = _MIN_RELATIVE_SPACING * np.maximum(np.abs(x), np.median(np.abs(x)))

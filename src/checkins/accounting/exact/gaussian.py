@@ -188,7 +188,7 @@ class GaussianCampaign:
             return DilutedGaussian(ShiftedGaussian(2 * self.shift), self.displaces_with)
         return ShiftedGaussian(self.shift)
 
-    def attained_replace_one_ratio(self, epsilon: float) -> AttainedRatio:
+    def attained_replace_one_ratio(self, epsilon: float) -> AttainedRatio | None:
         """Return the replace-one ratio of a client that displaces no client."""
         return AntipodalGaussian(self.shift, epsilon)
 

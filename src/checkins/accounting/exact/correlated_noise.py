@@ -1,0 +1,272 @@
+"""The exact accountant for noise that the server correlates across slots.
+
+The server releases v_t = c_0 x_t + ... + c_{b-1} x_{t-b+1} + Z_t, where x_t is the sum of slot t.
+So the update of a client is visible in b releases, and the likelihood ratios of nearby slots are
+dependent. The accountant counts the slots in independent *blocks*: of each block,
+``slots_per_block`` slots at a distance of ``spacing``, and one block in every ``period`` slots.
+There are ``period`` ways to choose the first block, and the true ratio is the mean over them. With
+one slot per block, this holds for every design. With several slots, whose ratios have a common
+factor, it is tighter, but it does not hold with a capacity.
+
+Theorem:     docs/theory/correlated-noise.md.
+Neighbours:  add/remove and replace-one.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from scipy.special import ndtr, ndtri
+
+from checkins.accounting.design import LEAST_SLOT_NOISE, Adjacency, NoiseStrategy
+from checkins.accounting.exact.block_ratio import BlockCampaign
+from checkins.accounting.exact.dominating_pair import DominatingPair, mixture
+from checkins.accounting.exact.gaussian import GaussianCampaign
+from checkins.accounting.exact.grid_distribution import Rounding, Side
+from checkins.accounting.exact.pure_capacity import TightestBounds
+from checkins.accounting.exact.slot_blocks import (
+    MOST_SHARED,
+    ROUND_OFF,
+    Blocks,
+    Grouping,
+    Spread,
+    estimated_epsilons,
+    groupings,
+    lower_spread,
+    spread_of,
+)
+from checkins.accounting.solve import DeltaBounds, Divergence, Interval, crossing
+
+_MOST_PARTS, _WORTH_TRYING = 3, 1.01
+"""Largest number of groupings whose exact bounds are computed, and the largest estimate of their
+epsilons relative to the smallest."""
+_NEARLY_WHOLE = 0.95
+"""Share of the slots of a run from which on the bounds for the whole run are tried, too."""
+_MOST_DELTA = 1e-3
+"""Largest delta at which the groupings of a single run are compared, to compose several runs."""
+_LOWER_SIZES = (*range(1, 17), 20, 24, 28, 32)
+"""Numbers of slots per block that a search for a lower bound tries."""
+_PARTICIPATION_BITS = 40
+
+
+@dataclass(frozen=True, slots=True)
+class CorrelatedCampaign:
+    """A campaign in which the server correlates the noise of slots by ``strategy``.
+
+    ``noise`` is the deviation of Z_t in clip norms. A client draws one of ``slots`` slots, and its
+    update is visible in at most ``rows`` releases. ``capacity`` is None if slots sum all check-ins.
+    """
+
+    noise: float
+    strategy: NoiseStrategy
+    slots: int
+    rows: int
+    participation: float
+    capacity: int | None = None
+    others_are_unlimited: bool = True
+
+    def divergence(self, adjacency: Adjacency, *, delta: float, cells: int | None) -> Divergence:
+        """Return bounds on the divergence. ``cells`` is as in ``GaussianCampaign``."""
+        uppers = tuple(
+            part.divergence(adjacency, delta=delta, cells=cells) for part in self._parts(delta)
+        )
+        return TightestBounds(uppers, (LowerBound(self, adjacency, delta=delta, cells=cells),))
+
+    def pair(self, rounding: Rounding, *, delta: float, runs: int) -> DominatingPair:
+        """Return the dominating pair of all releases with the client and without the client.
+
+        It is good for composing ``runs`` runs at ``delta``. Then each run matters at a larger
+        delta, because their privacy losses add up.
+        """
+        delta_of_run = float(ndtr(ndtri(min(delta, 0.5)) / math.sqrt(runs)))
+        delta_of_run = max(delta, min(delta_of_run, _MOST_DELTA * self.participation))
+        if rounding.side is Side.DOWN:
+            lower = LowerBound(self, Adjacency.ADD_REMOVE, delta=delta_of_run, cells=None)
+            return lower.campaign.pair(rounding)
+        return self._parts(delta_of_run)[0].pair(rounding)
+
+    def _parts(self, delta: float) -> list[Part]:
+        """Return the bounds with the smallest estimates of epsilon, the smallest first.
+
+        If this run is nearly as long as a run with participation 1 that begins with it, then the
+        bounds for that run hold for this run, too. So epsilon does not grow if a run stops early.
+        """
+        parts = self._best_parts(delta)
+        whole = math.floor(self.slots / self.participation * (1.0 + 1e-12))
+        if self.slots < whole <= self.slots / _NEARLY_WHOLE:
+            longer = replace(self, slots=whole, rows=min(self.strategy.bands, whole))
+            parts += replace(longer, participation=1.0)._best_parts(delta)
+        return list({(part.weights, part.blocks): part for part in parts}.values())
+
+    def _best_parts(self, delta: float) -> list[Part]:
+        only_single = self.capacity is not None
+        candidates = [
+            part
+            for grouping in groupings(self.strategy.bands, self.slots, only_single=only_single)
+            for part in self.parts_of(grouping)
+        ]
+        firsts = [part.blocks[0] for part in candidates]
+        estimates = estimated_epsilons(firsts, noise=self.noise, delta=delta)
+        order = estimates.argsort(kind="stable")[:_MOST_PARTS]
+        return [
+            candidates[index]
+            for index in order
+            if estimates[index] <= _WORTH_TRYING * estimates[order[0]]
+        ]
+
+    def parts_of(self, grouping: Grouping) -> Iterator[Part]:
+        """Yield the bounds that this grouping proves. There may be none.
+
+        The number of slots may not be a multiple of the period. Then it is rounded down, or it is
+        rounded up and the participation grows in proportion. With one slot per block and
+        participation 1, some ways to choose the slots have one block more than others.
+        """
+        slots, period, participation = self.slots, grouping.period, self.participation
+        count, rest = divmod(slots, period)
+        rounded_up = _rounded_up(participation * (-(-slots // period) * period / slots))
+        if rest and rounded_up <= 1.0:
+            yield from self._part(grouping, [(1.0, count + 1, rounded_up)])
+        if count:
+            yield from self._part(grouping, [(1.0, count, participation)])
+        if count and rest and grouping.slots_per_block == 1 and rounded_up > 1.0:
+            more = rest * (count + 1) / slots
+            parts = [(1.0 - more, count, participation), (more, count + 1, participation)]
+            yield from self._part(grouping, parts)
+
+    def _part(self, grouping: Grouping, parts: list[tuple[float, int, float]]) -> Iterator[Part]:
+        """Yield the mean of bounds, given by weight, number of blocks and participation."""
+        blocks = []
+        for _, count, participation in parts:
+            spread = spread_of(self.strategy, self.rows, grouping, count)
+            if spread is None or not self._is_accurate(spread):
+                return
+            blocks.append(Blocks(count, grouping.slots_per_block, spread, participation))
+        yield Part(self, tuple(weight for weight, *_ in parts), tuple(blocks))
+
+    def _is_accurate(self, spread: Spread) -> bool:
+        """Return True if the accountant's floating-point numbers are accurate enough."""
+        return self.noise >= LEAST_SLOT_NOISE * math.sqrt(spread.variance) * (1.0 - 1e-9)
+
+    def of_blocks(self, blocks: Blocks) -> GaussianCampaign:
+        """Return the campaign with independent blocks in place of slots."""
+        noise = self.noise / math.sqrt(blocks.spread.variance)
+        if blocks.slots_per_block == 1:
+            return GaussianCampaign(
+                noise, blocks.count, blocks.participation, self.capacity, self.others_are_unlimited
+            )
+        return BlockCampaign(
+            noise,
+            blocks.count,
+            blocks.participation,
+            slots_per_block=blocks.slots_per_block,
+            shared=blocks.spread.covariance / blocks.spread.variance,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A bound on the divergence of ``campaign``: the mean over ``blocks`` with ``weights``."""
+
+    campaign: CorrelatedCampaign
+    weights: tuple[float, ...]
+    blocks: tuple[Blocks, ...]
+
+    def divergence(self, adjacency: Adjacency, *, delta: float, cells: int | None) -> Divergence:
+        campaigns = map(self.campaign.of_blocks, self.blocks)
+        parts = tuple(one.divergence(adjacency, delta=delta, cells=cells) for one in campaigns)
+        return parts[0] if len(parts) == 1 else WeightedMean(self.weights, parts)
+
+    def pair(self, rounding: Rounding) -> DominatingPair:
+        pairs = [self.campaign.of_blocks(blocks).pair(rounding) for blocks in self.blocks]
+        return mixture(self.weights, pairs)
+
+
+@dataclass(frozen=True, slots=True)
+class WeightedMean:
+    """The mean of divergences, with ``weights`` that sum to 1. Only upper bounds are computed."""
+
+    weights: tuple[float, ...]
+    parts: tuple[Divergence, ...]
+
+    def upper(self, epsilon: float) -> float:
+        deltas = (part.upper(epsilon) for part in self.parts)
+        return math.fsum(w * delta for w, delta in zip(self.weights, deltas, strict=True))
+
+    def lower(self, epsilon: float) -> float:
+        return 0.0
+
+    def epsilon(self, delta: float) -> Interval:
+        return Interval(0.0, self.upper_epsilon(delta))
+
+    def upper_epsilon(self, delta: float) -> float:
+        guess = self.parts[0].upper_epsilon(delta)
+        return crossing(self.upper, delta, guess=guess, precision=1e-6, stride=0.01).upper
+
+
+class LowerBound:
+    """A lower bound on the delta of a client whose updates all point in one direction.
+
+    Slots whose updates are visible in too few releases are not counted. Covariances are lowered to
+    the smallest one in a block of consecutive slots, and to 0 between blocks.
+
+    Theorem:     docs/theory/correlated-noise.md, "Lower bounds".
+    Rounding:    down.
+    """
+
+    def __init__(
+        self,
+        campaign: CorrelatedCampaign,
+        adjacency: Adjacency,
+        *,
+        delta: float,
+        cells: int | None,
+    ) -> None:
+        self._correlated = replace(campaign, capacity=None)  # the client is alone
+        self._adjacency, self._delta, self._cells = adjacency, delta, cells
+
+    def upper(self, epsilon: float) -> float:
+        return 1.0
+
+    def lower(self, epsilon: float) -> float:
+        return max(bound.lower(epsilon) for bound in self._bounds)
+
+    @cached_property
+    def _bounds(self) -> list[DeltaBounds]:
+        campaigns = [(self.campaign, Adjacency.ADD_REMOVE)]
+        if self._adjacency is Adjacency.REPLACE_ONE:  # an update of 0 is as if the client is absent
+            single = (blocks for blocks in self._candidates() if blocks.slots_per_block == 1)
+            campaigns.append((self._best(list(single)), self._adjacency))
+        return [
+            campaign.divergence(adjacency, delta=self._delta, cells=self._cells)
+            for campaign, adjacency in campaigns
+        ]
+
+    @cached_property
+    def campaign(self) -> GaussianCampaign:
+        """The campaign whose add/remove divergence is the largest known lower bound."""
+        return self._best(list(self._candidates()))
+
+    def _best(self, candidates: list[Blocks]) -> GaussianCampaign:
+        estimates = estimated_epsilons(candidates, noise=self._correlated.noise, delta=self._delta)
+        return self._correlated.of_blocks(candidates[int(estimates.argmax())])
+
+    def _candidates(self) -> Iterator[Blocks]:
+        slots, rows = self._correlated.slots, self._correlated.rows
+        while rows:  # with one row, every slot counts
+            for size in _LOWER_SIZES:
+                spread = lower_spread(self._correlated.strategy, rows, size)
+                count = (slots - rows + 1) // size
+                if count and (size == 1 or 0 < spread.covariance < MOST_SHARED * spread.variance):
+                    share = count * size / slots * (1.0 - ROUND_OFF)
+                    yield Blocks(count, size, spread, self._correlated.participation * share)
+            rows //= 2
+
+
+def _rounded_up(participation: float) -> float:
+    """Round up the last bits, so that equal products of different factors are equal floats."""
+    mantissa, exponent = math.frexp(participation)
+    rounded = math.ceil(math.ldexp(mantissa, _PARTICIPATION_BITS) - 0.01)
+    return math.ldexp(rounded, exponent - _PARTICIPATION_BITS)
