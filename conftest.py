@@ -21,6 +21,7 @@ import pytest
 from tests.soak import LEFT_TO_SOAK, ONE_IN_THREE, SOAK
 
 FOLDER = pytest.StashKey[Path]()
+TESTS = Path(__file__).parent / "tests"
 BUG_IS_PLANTED = os.environ.get("HYPOTHESIS_PROFILE") == "mutants"
 
 SPLIT = (
@@ -57,13 +58,27 @@ WAITING = (
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Make the folder of this process's working directories."""
+    """Make the folder of this process's working directories; collect no garbage for a while."""
+    gc.disable()  # until the tests are collected: their objects stay, and are many
     config.stash[FOLDER] = Path(tempfile.mkdtemp(prefix="checkins-tests-")).resolve()
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
     """Remove them, all at the end: a process started for several tests stays in its first one."""
     shutil.rmtree(config.stash[FOLDER], ignore_errors=True)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collect_file(
+    file_path: Path,
+) -> Generator[None, list[pytest.Collector], list[pytest.Collector]]:
+    """Look for doctests in the sources and tools alone: tests have none."""
+    found = yield
+    return (
+        found
+        if TESTS not in file_path.parents
+        else [one for one in found if type(one) is pytest.Module]
+    )
 
 
 @pytest.hookimpl(wrapper=True)
@@ -97,6 +112,7 @@ def pytest_collection_finish() -> None:
     """Leave all collected tests out of later garbage collections, which take long with them."""
     gc.collect()
     gc.freeze()
+    gc.enable()
 
 
 def _left_to_soak(items: list[pytest.Item]) -> Iterable[pytest.Item]:
