@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator
 from decimal import Decimal
 from functools import partial
 from pathlib import Path
@@ -16,6 +17,7 @@ from tests.service.page_double import Run, running
 from tests.support.browser import (
     DESK,
     PHONE,
+    THREE_FRAMES,
     Visit,
     every_look,
     live,
@@ -27,6 +29,8 @@ from tests.support.browser import (
 )
 
 if TYPE_CHECKING:
+    from playwright.sync_api import Request, Route
+
     from tests.support.browser import Browser
 
 HOSTILE = "<img src=x onerror=\"document.title='owned'\"><script>document.title='owned'</script>"
@@ -368,6 +372,39 @@ def test_a_campaign_on_hold_says_why_until_it_goes_on(browser: Browser) -> None:
         double.tell(run, "status", {"status": "running", "next": None, "holding": None})
         wait_for_text(seen.page, "now", "Slot 10 of 200")
         assert seen.page.locator("#notice").is_hidden()
+    assert seen.errors == []
+
+
+def test_a_response_that_comes_late_does_not_undo_a_later_one(browser: Browser) -> None:
+    run = Run(closed=9, start_in_s=-9 * 3600 - 400)
+    held = {"status": "running", "next": None, "holding": "the server's clock was set forward"}
+    late: list[Route] = []
+    with running(run) as double, watching(browser, double.url) as seen:
+        address = f"{double.url}/campaigns/{run.id}"
+
+        def read(times: int) -> Callable[[Request], bool]:
+            """Whether the page has read the view and the progress so often from now on."""
+            left = Counter({address: times, f"{address}/progress": times})
+
+            def finished(request: Request) -> bool:
+                left[request.url] -= 1
+                return max(left.values()) <= 0
+
+            return finished
+
+        with seen.page.expect_event("requestfinished", read(2)):
+            seen.page.reload()
+        live(seen.page)
+        seen.page.route(address, lambda route: late.append(route), times=1)
+        double.tell(run, "status", held)
+        wait_for_text(seen.page, "now", "On hold 9 of 200 slots released")
+        with seen.page.expect_event("requestfinished", read(1)):
+            double.tell(run, "status", {**held, "holding": None})
+        wait_for_text(seen.page, "now", "Slot 10 of 200")
+        with seen.page.expect_event("requestfinished", lambda request: request.url == address):
+            late[0].fulfill(json=run.view() | held)
+        seen.page.evaluate(THREE_FRAMES)
+        assert text(seen.page, "now") == "Slot 10 of 200"
     assert seen.errors == []
 
 

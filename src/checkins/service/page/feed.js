@@ -59,6 +59,8 @@ export class Feed {
     this.retryTimer = 0;
     this.readTimer = 0;
     this.attempts = 0;
+    this.reads = 0;
+    this.appliedRead = 0;
     this.closed = false;
     this.open();
   }
@@ -117,9 +119,13 @@ export class Feed {
   }
 
   async readAll() {
+    const read = this.reads += 1;
     const [view, progress] = await Promise.all([fetchJson(this.path), fetchJson(`${this.path}/progress`)]);
     if (this.closed) return;
-    if (!this.isOlder(view)) this.view = view;
+    if (read > this.appliedRead && !this.isOlder(view)) {  // responses may arrive in another order than they were asked for
+      this.appliedRead = read;
+      this.view = view;
+    }
     this.lastMessageMs = Date.now();
     this.addCurve(objectsIn(progress.curve));
     for (const { slots, epsilon } of objectsIn(progress.spending)) this.addSpending(slots, epsilon);
