@@ -316,7 +316,7 @@ class _AttackRunner:
                 deltas=self.deltas, failure=self._failure_per_attack, generator=generator
             ),
             seconds=self.clock() - started,
-            note="one run measures these canaries, not the worst case, so its bound is weaker",
+            note="these canaries are not the worst case, so the lower bound of one run is weaker",
         )
         return (result,)
 

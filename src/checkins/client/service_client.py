@@ -189,10 +189,10 @@ class ServiceClient:
         )
 
     def _view_shows_saved_line(self, view: CampaignView, saved: SavedState) -> bool:
-        """Return True if no request is needed to check the ledger's line that the device saved.
+        """Return True if the view is enough to check the line of the ledger that the device saved.
 
-        No request is needed if no line was saved, or if the ledger in the view has as many lines as
-        the saved ledger. Raise ServiceFailed if it has as many lines, but another head.
+        It is enough if no line was saved, or if the ledger has as many lines as when the line was
+        saved. In the second case, raise ServiceFailed if the head has changed.
         """
         if saved.head is not None and view.entries == saved.entries:
             self._check_head(view.head, saved)

@@ -152,7 +152,7 @@ async def campaigns_page(request: Request) -> HTMLResponse:
 
 @pages.get("/plan")
 async def plan_page(request: Request) -> FileResponse:
-    """Return the planner's page, and start the planner's process, because a request follows."""
+    """Return the planner's page. Start the planner's process, because the page will need it."""
     planner_of(request).wake()
     return FileResponse(PAGE_FOLDER / "plan.html", media_type="text/html")
 

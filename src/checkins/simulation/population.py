@@ -36,7 +36,8 @@ class AlwaysAvailable:
 
 @dataclass(frozen=True, slots=True)
 class Diurnal:
-    """The share of online clients varies between ``least`` and 1, every ``period`` slots."""
+    """The share of online clients varies between ``least`` and 1, with a period of ``period``
+    slots."""
 
     period: int
     least: float

@@ -46,8 +46,8 @@ from checkins.accounting.exact.slot_ratio import AttainedRatio, FloatArray, Slot
 from checkins.accounting.solve import DeltaBounds, Divergence, Interval, crossing
 
 _COARSE_CELLS, _MAX_DIRECT_CELLS = 160, 300
-"""Cells of the coarse grid, on which a search starts, and the largest number of cells for which a
-search uses the full grid from the start."""
+"""Number of cells of the coarse grid on which a search starts. A search on a full grid with at most
+``_MAX_DIRECT_CELLS`` cells uses no coarse grid."""
 _MAX_EPSILON = 200.0  # above it, the values of a replace-one ratio may not fit a double
 
 
@@ -129,7 +129,8 @@ def divergence(
 
 
 def pair(campaign: SlotSumCampaign, rounding: Rounding) -> DominatingPair:
-    """Return the dominating pair of all releases with and without the client, for ``rounding``."""
+    """Return the dominating pair of all releases with and without the client, as ``rounding``
+    says."""
     m, p0 = campaign.slots, campaign.participation
     if rounding.side is Side.UP:
         total = _sum_up(campaign, m, campaign.add_remove_ratio(), rounding)

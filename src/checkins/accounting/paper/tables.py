@@ -300,7 +300,7 @@ _STATEMENTS: tuple[_Statement, ...] = (
     ("A10", "probability that a slot exceeds its capacity", occupancy.overflow_probability),
     ("A11", "Thm 3.5 fixed window: learning rate", utility.fixed_window_rate),
     ("A11", "Thm 3.5 fixed window: excess risk", utility.fixed_window_risk),
-    ("A11", "Thm 3.5 fixed window: excess risk, empty slots counted", utility.last_iterate_risk),
+    ("A11", "Thm 3.5 fixed window: excess risk with empty slots", utility.last_iterate_risk),
     (
         "A11",
         "Thm 4.2 averaged: E[1/S | S > 0], S clients per slot",

@@ -128,9 +128,9 @@ def theorems_parts(rows: Sequence[SheetRow], setting: Mapping[str, float]) -> li
         Text(
             "Statements without a key are of [BKMTT20]. Values are rounded to nearest, so they are"
             " examples and not bounds. Reports have local delta 0, except in rows with local δ > 0."
-            " The theorems then have a total δ that is larger than delta: see the column total δ."
-            " In rows with total δ fixed, the total δ is delta. c is the expected number of"
-            " check-ins per slot.",
+            " In these rows, the total δ of the guarantee is larger than delta: see the column"
+            " total δ. In rows with total δ fixed, the total δ equals delta. c is the expected"
+            " number of check-ins per slot.",
             style="dim",
         ),
     ]

@@ -286,8 +286,7 @@ def bytes_text(count: float) -> str:
 
 
 def _capacity_text(capacity: int | str) -> str:
-    number = f"{capacity:,}" if isinstance(capacity, int) else capacity
-    return f"{number} check-ins per slot"
+    return f"{capacity:,} check-ins per slot" if isinstance(capacity, int) else "every check-in"
 
 
 def _count_text(count: float) -> str:

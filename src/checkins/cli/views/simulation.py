@@ -249,6 +249,8 @@ def _sweep_parts(results: Sequence[Mapping[str, Any]]) -> list[RenderableType]:
         legend += " !: epsilon exceeds the budget in the file."
     if baselines:
         legend += f" The columns of baselines show {METRICS[names[0]]} at the epsilon of the row."
+        if any(not each["metrics"] for result in results for each in result["baselines"]):
+            legend += " -: the baseline cannot be run, or its model diverged."
     notes = list(dict.fromkeys(note for result in results for note in result["notes"]))
     legend_parts = [legend, *bullet_list("Notes", notes), Text(NOT_PRIVATE, style="dim")]
     return [head, "", table, *legend_parts]

@@ -66,7 +66,7 @@ class SlotChunk(NamedTuple):
 
 
 SlotSum = Callable[[Any, Array, SlotChunk], Array]
-"""(table of the data, packed model, one slot) → the noisy sum of the slot (see ``Updates``)."""
+"""A function from (table of the data, packed model, one slot) to the noisy sum of the slot."""
 
 
 class StepDirection(NamedTuple):
