@@ -204,6 +204,13 @@ def _noise_assumptions(design: Design, curious: int) -> Iterator[str]:
                 "the server adds noise to the sum of every slot, even of an empty slot, and divides"
                 " the sum by a public number"
             )
+            if randomizer.strategy is not None:
+                yield (
+                    "the noise of a slot is correlated with that of at most"
+                    f" {randomizer.strategy.bands - 1:,} slots before it by public coefficients;"
+                    " all noise is fresh in every campaign, and the server keeps it secret, as well"
+                    " as the sums without noise"
+                )
             return
         if not averaged:
             yield f"every slot sums exactly {design.capacity:,} reports, dummies included"

@@ -30,6 +30,8 @@ def comparisons(
     local_randomizer = design.randomizer if isinstance(design.randomizer, LocalRandomizer) else None
     if local_randomizer is not None and not local_randomizer.is_pure:
         return
+    if design.has_correlated_noise:
+        return  # with the same amount of noise, its models are not comparable
     if adjacency is Adjacency.ADD_REMOVE:
         yield poisson(design, campaigns=campaigns, delta=delta)
     elif local_randomizer is not None and campaigns == 1:

@@ -10,15 +10,17 @@ from dataclasses import KW_ONLY, dataclass, replace
 from datetime import UTC, datetime
 from enum import Enum, StrEnum
 from numbers import Integral
-from typing import Any
+from typing import Any, cast
 
-from checkins import validate
-from checkins.accounting import Adjacency, NoiseAt, Population, Protocol
+from checkins import strategies, validate
+from checkins.accounting import Adjacency, NoiseAt, NoiseStrategy, Population, Protocol
+from checkins.accounting.design import MOST_BANDS
 from checkins.campaign.randomizer_config import RandomizerKind
 from checkins.campaign.task import (
     SCATTERING_NEEDS_PICTURES,
     DataFile,
     Features,
+    Optimizer,
     StepSizes,
     features_fit,
     optimizer_argument,
@@ -26,6 +28,7 @@ from checkins.campaign.task import (
 )
 from checkins.campaign.toml import TomlSource
 from checkins.errors import InvalidValue
+from checkins.strategies import StrategyName, Workload
 
 SCHEMA = 1
 """The version of the format of campaign files."""
@@ -208,6 +211,45 @@ def read_capacity(source: TomlSource, section: str, key: str) -> int | None:
     if source.get("randomizer", "noise_at") != NoiseAt.SERVER:
         source.refuse(section, key, 'requires noise_at = "server"')
     return None
+
+
+@dataclass(frozen=True, slots=True)
+class NamedStrategy:
+    """A strategy of correlated noise that a file names instead of stating its coefficients."""
+
+    name: StrategyName
+    bands: int
+
+    def for_run(self, *, slots: int, optimizer: Optimizer | None) -> NoiseStrategy:
+        """Return the coefficients. Without an optimizer, gradient descent is assumed."""
+        workload = Workload(slots)
+        if optimizer is not None:
+            workload = Workload(slots, optimizer.momentum, optimizer.nesterov, optimizer.minibatch)
+        return strategies.named(self.name, self.bands, workload)
+
+
+def read_noise(source: TomlSource, section: str, key: str) -> NamedStrategy | NoiseStrategy:
+    table = f"{section}.{key}"
+    values = source.section(table)
+    if "strategy" in values or "bands" in values:
+        source.check_keys(table, {"bands", "strategy"})
+        name = StrategyName(source.choice(table, "strategy", StrategyName))
+        return NamedStrategy(name, source.integer(table, "bands", most=MOST_BANDS))
+    source.check_keys(table, {"bits", "numerators"})
+    numerators = source.require(table, "numerators")
+    if not isinstance(numerators, list):
+        source.refuse(table, "numerators", "must be a list of integers")
+    try:
+        return NoiseStrategy(tuple(numerators), cast(int, source.require(table, "bits")))
+    except InvalidValue as error:
+        source.refuse(section, key, f"{error.name}: {error.expected}")
+
+
+def noise_for_file(campaign: Any) -> dict[str, Any] | None:
+    strategy = campaign.strategy
+    if strategy is None:
+        return None
+    return {"bits": int(strategy.bits), "numerators": list(map(int, strategy.numerators))}
 
 
 def capacity_for_file(campaign: Any) -> int | str | None:

@@ -19,7 +19,7 @@ from typing import Any, NoReturn
 
 from checkins.accounting import Design
 from checkins.campaign import fields
-from checkins.campaign.field_types import Default, Key, Section, check_schema
+from checkins.campaign.field_types import Default, Key, NamedStrategy, Section, check_schema
 from checkins.campaign.model import Budget, Campaign, Schedule
 from checkins.campaign.randomizer_config import RandomizerConfig, noise_of_kind
 from checkins.campaign.task import DataFile, Optimizer, Task
@@ -166,14 +166,20 @@ def _build_campaign(source: TomlSource, sections: Sequence[Section]) -> Campaign
     noise_values = {
         name: top.pop(name) for name in ("noise_at", "noise_multiplier", "local_epsilon")
     }
-    noise = noise_of_kind(randomizer["kind"], **noise_values)
+    task = _build_task(arguments) if "task" in arguments else None
+    strategy = top.pop("strategy")
+    if isinstance(strategy, NamedStrategy):
+        optimizer = None if task is None else task.optimizer
+        slots = arguments["design"]["slots"]
+        strategy = strategy.for_run(slots=slots, optimizer=optimizer)
+    noise = noise_of_kind(randomizer["kind"], strategy=strategy, **noise_values)
     del top["schema"]
     return Campaign(
         **top,
         randomizer=RandomizerConfig(**randomizer),
         budget=Budget(**arguments["budget"]),
         design=Design(**arguments["design"], randomizer=noise),
-        task=_build_task(arguments) if "task" in arguments else None,
+        task=task,
         schedule=Schedule(**arguments["schedule"]) if "schedule" in arguments else None,
     )
 

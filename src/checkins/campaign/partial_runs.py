@@ -89,7 +89,7 @@ class PartialRun:
         Theorem:     docs/theory/total-variation.md; ``checkins.randomizers.grid.variation``.
         Rounding:    up.
         """
-        campaign, design, step = self.campaign, self.campaign.design, self.campaign.randomizer.grid
+        campaign, design, step = self.campaign, self.campaign.design, self.campaign.release_grid
         if step is None:
             return 0.0
         reports_per_sum, sums = 1, design.slots

@@ -17,6 +17,7 @@ from checkins.accounting import (
     LaplaceReports,
     LocalRandomizer,
     NoiseAt,
+    NoiseStrategy,
     PrivUnitReports,
     RandomizedResponseReports,
 )
@@ -92,6 +93,9 @@ class RandomizerConfig:
             mechanism = self.mechanism(noise, dimension=1)
             if isinstance(mechanism, Gaussian | Laplace):
                 Grid(self.grid).noise_scale(mechanism)
+            if isinstance(mechanism, Gaussian) and isinstance(noise, GaussianNoise):
+                bits = 0 if noise.strategy is None else noise.strategy.bits
+                Grid(self.grid).noise_scale(mechanism, finer_bits=bits)
 
     def noise_with_name(self, noise: LocalRandomizer) -> LocalRandomizer:
         """Return the noise with the randomizer's name, so that the accountant knows its dummies.
@@ -139,6 +143,7 @@ def noise_of_kind(
     noise_at: NoiseAt | None = None,
     noise_multiplier: float | None = None,
     local_epsilon: float | None = None,
+    strategy: NoiseStrategy | None = None,
 ) -> Noise:
     """Return the noise of a randomizer. Raise InvalidValue if the values are for another kind.
 
@@ -150,9 +155,9 @@ def noise_of_kind(
     for name, value in noise_levels.items():
         if value is not None:
             validate.positive(**{name: value})
-    _check_values_of_kind(kind, {"noise_at": noise_at, **noise_levels})
+    _check_values_of_kind(kind, {"noise_at": noise_at, "strategy": strategy, **noise_levels})
     if noise_multiplier is not None and noise_at is not None:
-        return GaussianNoise(float(noise_multiplier), noise_at)
+        return GaussianNoise(float(noise_multiplier), noise_at, strategy)
     return LocalRandomizer(float(local_epsilon or 0.0))
 
 
@@ -176,7 +181,7 @@ _REQUIRED_KEYS: Mapping[RandomizerKind, frozenset[str]] = {
     RandomizerKind.RANDOMIZED_RESPONSE: frozenset({"local_epsilon", "categories"}),
 }
 _OPTIONAL_KEYS: Mapping[RandomizerKind, frozenset[str]] = {
-    RandomizerKind.GAUSSIAN: frozenset({"grid"}),
+    RandomizerKind.GAUSSIAN: frozenset({"grid", "strategy"}),
     RandomizerKind.LAPLACE: frozenset({"clip", "grid"}),
     RandomizerKind.PRIVUNIT: frozenset({"clip", "dimension"}),
     RandomizerKind.RANDOMIZED_RESPONSE: frozenset(),

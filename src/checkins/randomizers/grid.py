@@ -115,8 +115,8 @@ class Grid:
             return rounded_gaussian(scale)
         return rounded_laplace(scale)
 
-    def noise_scale(self, randomizer: Gaussian | Laplace) -> Fraction:
-        """Return the scale of the noise in grid units.
+    def noise_scale(self, randomizer: Gaussian | Laplace, *, finer_bits: int = 0) -> Fraction:
+        """Return the scale of the noise in units of the step, divided by 2**finer_bits.
 
         Raises InvalidValue if the grid is too coarse or too fine for the noise.
 
@@ -125,7 +125,7 @@ class Grid:
             ...
         checkins.errors.InvalidValue: grid = 0.5: is too coarse: must be at most 0.333, ...
         """
-        clip = self.clip_units(randomizer.clip)
+        clip = self.clip_units(randomizer.clip) * (1 << finer_bits)
         if isinstance(randomizer, Laplace):
             scale = 2 * clip / Fraction(randomizer.local_epsilon)
             self._check_32_bits(clip, LAPLACE_CUT_SCALES * scale)

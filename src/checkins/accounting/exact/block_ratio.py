@@ -40,9 +40,8 @@ from checkins.accounting.exact.slot_ratio import (
 
 _TOLERANCE = 1e-30
 """Mass of the mean of a block's independent factors that may lie off their grid."""
-_SMALL_BLOCK_CELLS, _LARGE_BLOCK_CELLS = 160, 96
-"""Number of grid cells for the mean of up to ``_SMALL_BLOCK`` independent factors, and of more."""
-_SMALL_BLOCK = 4
+_CELLS = {Side.UP: 160, Side.DOWN: 400}
+"""Numbers of grid cells for the mean of the independent factors of a block."""
 _QUANTILE_CELLS = 600
 """Number of grid cells of the ratio of a block, from which the ratio of replace-one is built."""
 
@@ -182,8 +181,7 @@ def block_ratio(shift: float, shared: float, slots: int, side: Side) -> ScaledGa
     ``shift`` is the standard deviation of the logarithm of the ratio of one slot. The common factor
     has the share ``shared`` of its variance.
     """
-    cells = _SMALL_BLOCK_CELLS if slots <= _SMALL_BLOCK else _LARGE_BLOCK_CELLS
-    rounding = Rounding(side=side, cells=cells, tolerance=_TOLERANCE)
+    rounding = Rounding(side=side, cells=_CELLS[side], tolerance=_TOLERANCE)
     own = ShiftedGaussian(shift * math.sqrt(1.0 - shared))
     one = (discretise_up if side is Side.UP else discretise_down)(own, rounding)
     total = sum_of(slots, one, mean=1.0, rounding=rounding)

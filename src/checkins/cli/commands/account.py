@@ -16,7 +16,13 @@ from checkins.cli.params import MUST_BE_POSITIVE, GivenOptions, dashed_name, opt
 from checkins.errors import InvalidValue, TooManyRuns
 
 if TYPE_CHECKING:
-    from checkins.accounting import Certificate, Design, GaussianNoise, LocalRandomizer
+    from checkins.accounting import (
+        Certificate,
+        Design,
+        GaussianNoise,
+        LocalRandomizer,
+        NoiseStrategy,
+    )
     from checkins.campaign import CampaignFile
 
 SOLVABLE_PARAMETERS = "noise-multiplier|local-epsilon|participation|slots|capacity"
@@ -75,6 +81,10 @@ def calibrate(given: GivenOptions) -> None:
         if unknown in given:
             raise given.invalid(
                 unknown, f"must not be given, because --solve {parameter} computes it"
+            )
+        if unknown == "slots" and given.texts.get("strategy") == "optimised":
+            raise given.invalid(
+                "strategy", "depends on the number of slots, which --solve slots computes"
             )
         target = given.number("epsilon", validate.positive)
         completed = given.with_unknown(unknown, _placeholder_value(given, unknown))
@@ -187,7 +197,8 @@ def _randomizer(given: GivenOptions) -> LocalRandomizer | GaussianNoise:
         return _local_randomizer(given)
     if "noise_multiplier" in given:
         noise_multiplier = given.number("noise_multiplier", validate.positive)
-        return GaussianNoise(noise_multiplier, given.choice("noise_at", NoiseAt))
+        noise_at = given.choice("noise_at", NoiseAt)
+        return GaussianNoise(noise_multiplier, noise_at, _strategy(given))
     raise UsageError(
         f"--local-epsilon or --noise-multiplier is missing; it {MUST_BE_POSITIVE} and has no"
         " default"
@@ -200,8 +211,29 @@ _NEEDED_OPTIONS = {
     "categories": "randomizer",
     "dimension": "randomizer",
     "noise_at": "noise_multiplier",
+    "bands": "strategy",
+    "strategy": "bands",
 }
 """Maps an option to the option that it needs."""
+
+
+def _strategy(given: GivenOptions) -> NoiseStrategy | None:
+    """Return how noise is correlated across slots. None if the options do not say."""
+    from checkins import strategies
+    from checkins.accounting.design import MOST_BANDS
+
+    if "strategy" not in given:
+        return None
+    if given.texts.get("noise_at") != "server":
+        raise given.invalid("strategy", "needs --noise-at server")
+    bands, text = given.integer("bands", most=MOST_BANDS), given.texts["strategy"]
+    if text in list(strategies.StrategyName):
+        workload = strategies.Workload(given.integer("slots"))
+        return strategies.named(strategies.StrategyName(text), bands, workload)
+    strategy = strategies.read_strategy(text)
+    if strategy.bands != bands:
+        raise given.invalid("bands", f"must be {strategy.bands}, as in {printable(text)}")
+    return strategy
 
 
 def _local_randomizer(given: GivenOptions) -> LocalRandomizer:
