@@ -290,10 +290,10 @@ _MORE_LEAKS = (
         (
             Change(
                 "randomizers/device.py",
-                "return self._additive_noise.draw(self.dimension, _RANDOMNESS).astype(np.int64)",
+                "return self._server_noise.draw(self.dimension, _RANDOMNESS).astype(np.int64)",
                 "global _KEPT\n"
                 '        if "_KEPT" not in globals():\n'
-                "            noise = self._additive_noise.draw(self.dimension, _RANDOMNESS)\n"
+                "            noise = self._server_noise.draw(self.dimension, _RANDOMNESS)\n"
                 "            _KEPT = noise.astype(np.int64)\n"
                 "        return _KEPT",
             ),

@@ -6,10 +6,12 @@ The witness keeps its own books from the effects that were performed; it never a
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from fractions import Fraction
 
 import numpy as np
 from numpy.typing import NDArray
 
+from checkins.accounting import NoiseStrategy
 from checkins.errors import ProtocolViolation
 from checkins.protocol import participant as clients
 from checkins.protocol import slot as slots
@@ -48,6 +50,8 @@ class Witness:
     taken: dict[int, dict[str, Report]] = field(default_factory=dict)
     acknowledged: dict[int, set[str]] = field(default_factory=dict)
     expected: NDArray[np.int64] | None = None
+    exact_sum: NDArray[np.int64] | None = None
+    exact_sums: dict[int, NDArray[np.int64]] = field(default_factory=dict)
     totals: dict[int, NDArray[np.int64] | None] = field(default_factory=dict)
     models: dict[int, bytes] = field(default_factory=dict)
     shown: dict[int, bytes] = field(default_factory=dict)
@@ -116,6 +120,14 @@ class Witness:
         if self.rules.filling is Filling.NOTHING and len(kept) < self.rules.least_reports:
             summands = []
         self.expected = np.sum([report.values for report in summands], axis=0) if summands else None
+        if (strategy := self.rules.strategy) is not None and noise is not None:
+            self.exact_sum = np.sum([[0, 0, 0], *(report.values for report in kept)], axis=0)
+            past = {**self.exact_sums, number: self.exact_sum}
+            self.expected = noise.values + sum(
+                numerator * past[number - age]
+                for age, numerator in enumerate(strategy.numerators)
+                if number - age in past
+            )
 
     def _closed(self, effect: RecordClosing, state: Server) -> None:
         number = effect.slot
@@ -125,7 +137,14 @@ class Witness:
             assert effect.total is None, "6, 15: nothing was there, or too few"
         else:
             assert effect.total is not None, "6: the total holds what was there"
-            assert (effect.total == self.expected).all(), "6: the reports of this slot, no others"
+            said = "6, 16: the reports of this slot, and of earlier ones as the strategy says"
+            assert (effect.total == self.expected).all(), said
+        if (strategy := self.rules.strategy) is not None and self.exact_sum is not None:
+            self.exact_sums[number] = self.exact_sum
+            is_last = number == self.rules.affordable
+            needed = range(number, number - (0 if is_last else strategy.bands - 1), -1)
+            expected = [self.exact_sums[slot] for slot in needed if slot in self.exact_sums]
+            assert np.array_equal(state.exact_sums, expected), "16: the sums that are needed"
         kept = self.taken.get(number, {})
         assert self.acknowledged.get(number, set()) <= kept.keys(), "no acknowledged report is lost"
         self.used += [int(report.values[0]) for report in kept.values()]
@@ -195,15 +214,29 @@ class Witness:
 
     def _check_models(self) -> None:
         """The paper's ModelUpdate, in as many words, on the totals that were recorded."""
-        theta, g = self.start.learner.model, np.zeros(3)
+        theta, g, noisy = self.start.learner.model, np.zeros(3), list[list[Fraction]]()
         eta, b = self.rules.update.rate, self.rules.update.minibatch
         for slot, total in self.totals.items():
             if slot > self.rules.warm_up:
                 i = slot - self.rules.warm_up
                 if total is not None:
+                    if self.rules.strategy is not None:
+                        noisy.insert(0, divided(self.rules.strategy, total, noisy))
+                        total = np.array([float(entry) for entry in noisy[0]])
                     here = len(self.taken.get(slot, {}))
                     share = here if self.rules.filling is Filling.NOTHING else 1
                     g = g + total / share
                 if i % b == 0:
                     theta, g = theta - (eta / b) * g, np.zeros(3)
             assert np.allclose(np.frombuffer(self.models[slot]), theta, rtol=1e-12), "ModelUpdate"
+
+
+def divided(
+    strategy: NoiseStrategy, total: NDArray[np.int64], earlier: list[list[Fraction]]
+) -> list[Fraction]:
+    """The noisy sum y of a total v, exactly. ``earlier`` are those before it, newest first."""
+    first, *others = strategy.numerators
+    rest = [Fraction(int(entry)) for entry in total]
+    for numerator, noisy in zip(others, earlier, strict=False):
+        rest = [entry - numerator * known for entry, known in zip(rest, noisy, strict=True)]
+    return [entry / first for entry in rest]

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from checkins.accounting import NoiseStrategy
 from checkins.errors import ProtocolViolation
 from checkins.protocol import participant as clients
 from checkins.protocol import server as servers
@@ -153,6 +154,7 @@ class World:
 
     def _end(self) -> None:
         self.faults = False
+        assert self.server_disk.exact_sums == (), "16: no later slot needs a sum"
         self._begin_everywhere(2 * self.rules.slots + 1)  # the last a window can reach
         assert {p.phase for p in self.memory.values()} <= {clients.Phase.DONE, clients.Phase.NEW}
         for kept in self.disk.values():
@@ -381,15 +383,25 @@ def _slot(participant: Participant) -> int:
     return participant.slot
 
 
-PROTOCOLS = ("fixed", "capacity", "server noise", "capped server noise", "averaged", "sliding")
+PROTOCOLS = (
+    *("fixed", "capacity", "server noise", "capped server noise", "averaged", "sliding"),
+    *("correlated noise", "sliding with correlated noise"),
+)
+USES_ALL = {"averaged", "server noise", "correlated noise"}
+STRATEGIES = (
+    NoiseStrategy((3,), bits=2),
+    NoiseStrategy((11, 11), bits=4),
+    NoiseStrategy((12, 6, 5, 4), bits=4),
+)
 
 
 def any_world(below: Below, *, faults: bool, kind: str | None = None) -> World:
     """A small campaign of any protocol with up to eight clients."""
     kind = PROTOCOLS[below(len(PROTOCOLS))] if kind is None else kind
     slots_in_all = 1 + below(5)
-    window = 1 + below(slots_in_all) if kind == "sliding" else None
-    capacity = {"fixed": 1, "averaged": None, "server noise": None}.get(kind, 1 + below(3))
+    window = 1 + below(slots_in_all) if "sliding" in kind else None
+    capacity = 1 if kind == "fixed" else None if kind in USES_ALL else 1 + below(3)
+    strategy = STRATEGIES[below(len(STRATEGIES))] if "correlated" in kind else None
     filling = {"averaged": Filling.NOTHING}.get(
         kind, Filling.NOISE if "noise" in kind else Filling.DUMMIES
     )
@@ -401,7 +413,9 @@ def any_world(below: Below, *, faults: bool, kind: str | None = None) -> World:
         warm_up=0 if window is None else window - 1,
         affordable=affordable,
         report_checks=ReportChecks(DIMENSION, most_units=10**12, simulated=True),
-        update=ModelUpdate(rate=0.5, minibatch=1 if kind == "averaged" else 1 + below(3)),
+        update=ModelUpdate(
+            rate=0.5, minibatch=1 if kind == "averaged" else 1 + below(3), strategy=strategy
+        ),
         least_reports=1 + below(3) if kind == "averaged" else 1,
     )
     tokens = [f"c{index}" for index in range(below(9))] or ["c0"]

@@ -155,7 +155,8 @@ def test_no_seed_of_python_or_numpy_repeats_a_report() -> None:
 
 
 def test_a_sampler_takes_and_keeps_no_seed() -> None:
-    assert list(inspect.signature(DeviceSampler).parameters) == ["randomizer", "grid", "dimension"]
+    parameters = ["randomizer", "grid", "dimension", "noise_grid"]
+    assert list(inspect.signature(DeviceSampler).parameters) == parameters
     for make in (DeviceSampler.privatize, DeviceSampler.dummy, DeviceSampler.noise):
         assert set(inspect.signature(make).parameters) <= {"self", "update"}
     assert b"seed" not in pickle.dumps(SAMPLERS[0])

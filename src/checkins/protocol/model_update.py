@@ -14,8 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from checkins import validate
+from checkins.accounting import NoiseStrategy
 from checkins.campaign import Campaign
 from checkins.errors import InvalidValue
+from checkins.protocol.correlated_noise import noisy_sum
 
 Model = NDArray[np.float64]
 Total = NDArray[Any]
@@ -27,13 +29,15 @@ class Learner:
     """The state of the learning: the model θ, the accumulator g, and the number of slots so far.
 
     ``gradient`` is g. None means zero. ``velocity`` is the momentum vector. None means zero, and it
-    stays None without momentum.
+    stays None without momentum. ``noisy_sums`` are the noisy sums of the last slots, newest first,
+    which the next noisy sum is computed from. It is empty unless noise is correlated across slots.
     """
 
     model: Model
     gradient: Total | None = None
     slots: int = 0
     velocity: Model | None = None
+    noisy_sums: tuple[Model, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +50,9 @@ class ModelUpdate:
     where d is ``decay``: 0 for a constant step size, 1/2 for the step size of the paper. After each
     step, θ is projected onto the ball around 0 with this ``diameter``; None means no projection.
 
+    If the noise is correlated across slots, ``strategy`` says how. Then a total is the v_t of
+    ``correlated_noise``, in units of the release grid, and g is the sum of the noisy sums y_t.
+
     With ``momentum`` μ the steps are those of optax.sgd. If g is the mean gradient of a minibatch,
     then v ← g + μv and θ ← θ − ηv, or with ``nesterov`` θ ← θ − η(g + μv).
     """
@@ -57,6 +64,7 @@ class ModelUpdate:
     diameter: float | None = field(default=None)
     momentum: float | None = None
     nesterov: bool = False
+    strategy: NoiseStrategy | None = None
 
     def __post_init__(self) -> None:
         validate.positive(rate=self.rate, unit=self.unit)
@@ -99,6 +107,7 @@ class ModelUpdate:
             diameter=optimizer.diameter,
             momentum=optimizer.momentum,
             nesterov=optimizer.nesterov,
+            strategy=campaign.strategy,
         )
 
     def start(self, model: Model, velocity: Model | None = None) -> Learner:
@@ -130,9 +139,13 @@ class ModelUpdate:
         slots, velocity = learner.slots + 1, learner.velocity
         if total is None or contributors == 0:
             return Learner(learner.model, learner.gradient, slots, velocity)
+        noisy_sums: tuple[Model, ...] = ()
+        if self.strategy is not None:
+            total = read_only(noisy_sum(self.strategy, total, learner.noisy_sums))
+            noisy_sums = (total, *learner.noisy_sums)[: self.strategy.bands - 1]
         gradient = total.copy() if learner.gradient is None else learner.gradient + total
         if slots % self.minibatch:
-            return Learner(learner.model, read_only(gradient), slots, velocity)
+            return Learner(learner.model, read_only(gradient), slots, velocity, noisy_sums)
         decay_factor = _power(slots // self.minibatch, self.decay)
         if self.momentum is None:
             step = self.rate * self.unit / self.minibatch / decay_factor
@@ -143,7 +156,7 @@ class ModelUpdate:
             direction = mean + self.momentum * velocity if self.nesterov else velocity
             new_model = learner.model - (self.rate / decay_factor) * direction
             read_only(velocity)
-        return Learner(read_only(self._project(new_model)), None, slots, velocity)
+        return Learner(read_only(self._project(new_model)), None, slots, velocity, noisy_sums)
 
     def _project(self, model: Model) -> Model:
         if self.diameter is None:

@@ -7,13 +7,14 @@ each missing report. "The paper" is arXiv:2007.06605.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 from itertools import pairwise
 
 from checkins import validate
-from checkins.accounting import Design, GaussianNoise, NoiseAt, Protocol
+from checkins.accounting import Design, GaussianNoise, NoiseAt, NoiseStrategy, Protocol
 from checkins.campaign import Campaign
 from checkins.errors import InvalidValue
 from checkins.protocol.model_update import ModelUpdate
@@ -92,7 +93,8 @@ class Rules:
     ``capacity`` is the largest number of check-ins that a slot uses; None means all. The first
     ``warm_up`` slots accept check-ins but use none. ``affordable`` is the number of slots that the
     budget allows (invariant 10 of docs/invariants.md). An averaged slot with fewer than
-    ``least_reports`` reports is skipped, as an empty slot is.
+    ``least_reports`` reports is skipped, as an empty slot is. How the server correlates its noise
+    across slots is a parameter of ``update``, because everyone needs it to compute the model.
     """
 
     slots: int
@@ -116,19 +118,31 @@ class Rules:
                 raise InvalidValue(name, getattr(self, name), f"must lie in [0, {self.slots}]")
         if self.is_averaged and self.update.minibatch != 1:
             raise InvalidValue("minibatch", self.update.minibatch, "must be 1 for averaged updates")
+        if self.strategy is not None and self.filling is not Filling.NOISE:
+            expected = "needs noise that the server adds to the sum of every slot"
+            raise InvalidValue("strategy", str(self.filling), expected)
         most_units = self.report_checks.most_units
-        if most_units is not None and most_units * self._most_summed_vectors >= 2**63:
+        if most_units is not None and self._most_total_units(most_units) >= 2**63:
             raise InvalidValue(
                 "grid", most_units, "sums of reports must fit 64 bits: use a coarser grid"
             )
 
-    @property
-    def _most_summed_vectors(self) -> int:
-        """The largest number of vectors (reports, dummies, server noise) added for one step."""
+    def _most_total_units(self, most_units: int) -> int:
+        """Return the largest integer in the total of a slot, or in the sum of a minibatch.
+
+        With correlated noise, totals are integers but the sums of minibatches are floats. No report
+        then contains noise, and the entries of noise fit 32 bits.
+        """
+        all_enrolled = 1 if self.report_checks.simulated else MAX_ENROLLED
+        if self.strategy is not None:
+            norm = self.report_checks.norm
+            entry = most_units if norm is None else math.isqrt(norm.most)
+            reports = all_enrolled if self.capacity is None else self.capacity
+            return sum(self.strategy.numerators) * reports * entry + 2**31
         noise_vectors = self.update.minibatch if self.filling is Filling.NOISE else 0
         if self.capacity is None:
-            return noise_vectors + (1 if self.report_checks.simulated else MAX_ENROLLED)
-        return noise_vectors + self.capacity * self.update.minibatch
+            return (noise_vectors + all_enrolled) * most_units
+        return (noise_vectors + self.capacity * self.update.minibatch) * most_units
 
     @classmethod
     def of(
@@ -155,6 +169,11 @@ class Rules:
         """True for averaged updates, which use every report and divide by their number."""
         return self.filling is Filling.NOTHING
 
+    @property
+    def strategy(self) -> NoiseStrategy | None:
+        """How noise is correlated across slots. None if the noise of slots is independent."""
+        return self.update.strategy
+
     def releases(self, slot: int) -> bool:
         """Return True if this slot releases a model. Slots of the warm-up do not."""
         return slot > self.warm_up
@@ -174,7 +193,9 @@ def sampler_of(campaign: Campaign, *, dimension: int) -> DeviceSampler:
         step = 1.0  # a category is an integer, so the grid step is 1
     if step is None:
         raise InvalidValue("grid", None, "is missing: real reports are integers on a grid")
-    return DeviceSampler(campaign.mechanism(dimension), Grid(step), dimension)
+    finer = None if campaign.strategy is None else campaign.release_grid
+    noise_grid = None if finer is None else Grid(finer)
+    return DeviceSampler(campaign.mechanism(dimension), Grid(step), dimension, noise_grid)
 
 
 def rules_of(

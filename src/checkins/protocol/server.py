@@ -17,13 +17,15 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from checkins import validate
+from checkins.accounting import NoiseStrategy
 from checkins.campaign import Campaign
 from checkins.errors import OutOfOrder, ProtocolViolation
 from checkins.protocol import slot as slots
+from checkins.protocol.correlated_noise import published_total
 from checkins.protocol.machine import Effect, Effects, Event, Machine, Message
 from checkins.protocol.machine import SlotBegan as SlotBegan
-from checkins.protocol.model_update import Learner, Model, ModelUpdate, Total
-from checkins.protocol.report import ReportChecks
+from checkins.protocol.model_update import Learner, Model, ModelUpdate, Total, read_only
+from checkins.protocol.report import Report, ReportChecks
 from checkins.protocol.rules import Rules, rules_of, sampler_of
 from checkins.protocol.slot import Slot
 
@@ -46,7 +48,9 @@ class Ending(StrEnum):
 class Server:
     """The state of a run. ``closed`` is the number of slots that are over.
 
-    ``slot`` is the slot in progress, or None.
+    ``slot`` is the slot in progress, or None. ``exact_sums`` are the sums without noise of the last
+    slots, newest first. They are secret. The totals of later slots contain them, if noise is
+    correlated across slots (invariant 16 of docs/invariants.md). Otherwise it is empty.
     """
 
     rules: Rules
@@ -54,6 +58,7 @@ class Server:
     phase: Phase
     closed: int = 0
     slot: Slot | None = None
+    exact_sums: tuple[Total, ...] = ()
 
     @classmethod
     def start(cls, rules: Rules, model: Model, *, velocity: Model | None = None) -> Server:
@@ -80,6 +85,7 @@ class ClosingRecorded(Event):
 class RecordClosing(Effect):
     """Save total, model and ledger entry in one transaction (invariant 5 of docs/invariants.md).
 
+    The same transaction saves the exact sums of the server's state, if it has any.
     The total is None in a slot of the warm-up, and in an averaged slot that is empty or skipped.
     ``contributors`` is the number of reports under averaged updates, and None under the other
     protocols.
@@ -132,12 +138,37 @@ def _pass_to_slot(server: Server, event: _EventInSlot) -> tuple[Server, Effects]
 @SERVER.on(slots.Expired, {Phase.OPEN: Phase.CLOSING})
 def _close(server: Server, event: slots.Expired) -> tuple[Server, Effects]:
     slot, _ = slots.step(_slot_in_progress(server, event), event)
-    learner = server.learner
+    learner, exact_sums = server.learner, server.exact_sums
+    strategy = server.rules.strategy
+    if strategy is not None and event.noise is not None:
+        slot, exact_sums = _correlate(server, slot, strategy, event.noise)
     if server.rules.releases(slot.number):
         learner = server.rules.update.apply(learner, slot.total, slot.contributors)
-    closing = replace(server, phase=Phase.CLOSING, slot=slot, learner=learner)
+    closing = replace(
+        server, phase=Phase.CLOSING, slot=slot, learner=learner, exact_sums=exact_sums
+    )
     record = RecordClosing(slot.number, slot.total, slot.contributors, learner.model)
     return closing, (record,)
+
+
+def _correlate(
+    server: Server, slot: Slot, strategy: NoiseStrategy, noise: Report
+) -> tuple[Slot, tuple[Total, ...]]:
+    """Return the closed slot with its total, and the exact sums that later slots need."""
+    earlier_slots = min(strategy.bands - 1, slot.number - 1 - server.rules.warm_up)
+    if len(server.exact_sums) != earlier_slots:
+        raise OutOfOrder(
+            f"slot {slot.number} needs the exact sums of the {earlier_slots} slots before it,"
+            f" not {len(server.exact_sums)}: a total without them cannot be used"
+        )
+    exact_sum = slot.exact_sum
+    if exact_sum is None:  # nobody reported
+        exact_sum = read_only(np.zeros_like(noise.values))
+    sums = (exact_sum, *server.exact_sums)
+    total = read_only(published_total(strategy, sums, noise.values))
+    is_last = slot.number == server.rules.affordable
+    needed_sums = () if is_last else sums[: strategy.bands - 1]
+    return replace(slot, total=total, exact_sum=None), needed_sums
 
 
 @SERVER.on(ClosingRecorded, {Phase.CLOSING: (Phase.WAITING, Phase.DONE)})

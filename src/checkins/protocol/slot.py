@@ -61,7 +61,15 @@ class Slot:
     partial_sum: PartialSum = PartialSum()
     """The sum of the reports that are not in ``reports`` (``add_reports``, ``add_dummies``)."""
     total: Total | None = None
-    """The sum of all reports, dummies and noise. None if the slot is open, empty or skipped."""
+    """The sum of all reports, dummies and noise. None if the slot is open, empty or skipped.
+
+    None too if noise is correlated across slots, because then the total contains earlier sums.
+    """
+    exact_sum: Total | None = None
+    """The sum of the reports of a closed slot, without noise, if noise is correlated across slots.
+
+    It is secret. None in all other slots.
+    """
     contributors: int | None = None
     """Number of averaged reports. None in the other protocols, which never reveal it."""
 
@@ -276,7 +284,7 @@ def _accept_report(slot: Slot, event: ReportArrived) -> tuple[Slot, Effects]:
 
 @SLOT.on(Expired, {Phase.TRAINING: Phase.CLOSED})
 def _close(slot: Slot, event: Expired) -> tuple[Slot, Effects]:
-    """Compute the total, and erase which clients contributed.
+    """Compute the total, or the exact sum, and erase which clients contributed.
 
     A dummy report replaces each missing report. A report that comes later is refused. An averaged
     slot with fewer than ``Rules.least_reports`` reports has no total, so its reports are not used.
@@ -290,16 +298,18 @@ def _close(slot: Slot, event: Expired) -> tuple[Slot, Effects]:
     client_reports = [
         slot.reports[receipt] for receipt in slot.chosen_receipts if receipt in slot.reports
     ]
-    server_reports = [*event.dummies, *([] if event.noise is None else [event.noise])]
+    is_correlated = event.noise is not None and slot.rules.strategy is not None
+    noise = [] if event.noise is None or is_correlated else [event.noise]
     contributors = len(client_reports) + slot.partial_sum.report_count
-    total = _sum(client_reports + server_reports, slot.partial_sum.total)
+    total = _sum([*client_reports, *event.dummies, *noise], slot.partial_sum.total)
     if slot.rules.is_averaged and contributors < slot.rules.least_reports:
         total = None  # too little noise to hide a client: the slot is skipped
     closed = Slot(
         slot.number,
         slot.rules,
         Phase.CLOSED,
-        total=total,
+        total=None if is_correlated else total,
+        exact_sum=total if is_correlated else None,
         contributors=contributors if slot.rules.is_averaged else None,
     )
     return closed, ()

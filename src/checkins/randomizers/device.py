@@ -157,6 +157,9 @@ class DeviceSampler:
     report is 1 at the reported category and 0 elsewhere. Post-processing of the sum removes the
     bias of these reports.
 
+    ``noise_grid`` is the grid of the noise that a server adds to a sum. None means the grid of
+    reports. It is finer if the server correlates its noise across slots.
+
     Theorem:     docs/theory/grid.md.
     Neighbours:  any two updates of one client.
     Rounding:    exact except for the total variation ``checkins.randomizers.grid.variation``.
@@ -171,16 +174,21 @@ class DeviceSampler:
     randomizer: Randomizer
     grid: Grid
     dimension: int
+    noise_grid: Grid | None = None
     _noise: SymmetricNoise | RoundedResponse = field(init=False, repr=False, compare=False)
+    _server_noise: SymmetricNoise | None = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         validate.one_of(Grid, grid=self.grid)
         validate.count(most=MAX_DIMENSION, dimension=self.dimension)
         require_dimension(self.randomizer, self.dimension)
+        validate.one_of((Grid, type(None)), noise_grid=self.noise_grid)
         noise: SymmetricNoise | RoundedResponse
+        server_noise = None
         match self.randomizer:
             case Gaussian() | Laplace():
                 noise = self.grid.noise(self.randomizer)
+                server_noise = (self.noise_grid or self.grid).noise(self.randomizer)
             case RandomizedResponse():
                 if self.grid.step != 1.0:
                     raise InvalidValue("grid", self.grid.step, "must be 1 for randomized response")
@@ -188,13 +196,14 @@ class DeviceSampler:
             case _:
                 raise no_device_sampler_error(self.randomizer)
         object.__setattr__(self, "_noise", noise)
+        object.__setattr__(self, "_server_noise", server_noise)
 
     @property
     def most_units(self) -> int:
         """The largest possible entry of an honest report (invariant 12 in docs/invariants.md)."""
         if isinstance(self.randomizer, Gaussian | Laplace):
             clip_units = int(self.grid.clip_units(self.randomizer.clip))
-            return clip_units + self._additive_noise.largest_size
+            return clip_units + self.grid.noise(self.randomizer).largest_size
         return 1
 
     def bound(self, *, noise_at_server: bool) -> NormBound:
@@ -225,15 +234,13 @@ class DeviceSampler:
         return DeviceReport(self._noise.draw(self.dimension, _RANDOMNESS), self.grid)
 
     def noise(self) -> npt.NDArray[np.int64]:
-        """Return the noise of one report, for a server that adds it to the sum of a slot."""
-        return self._additive_noise.draw(self.dimension, _RANDOMNESS).astype(np.int64)
+        """Return the noise that a server adds to the sum of a slot, in units of its grid.
 
-    @property
-    def _additive_noise(self) -> SymmetricNoise:
-        """The noise of one coordinate. Raises InvalidValue for randomized response."""
-        if isinstance(self._noise, RoundedResponse):
+        Raises InvalidValue for randomized response.
+        """
+        if self._server_noise is None:
             raise self._no_noise_error()
-        return self._noise
+        return self._server_noise.draw(self.dimension, _RANDOMNESS).astype(np.int64)
 
     def _clipped(self, update: npt.ArrayLike) -> Units:
         if not isinstance(self.randomizer, Gaussian | Laplace):
