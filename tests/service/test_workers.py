@@ -263,8 +263,7 @@ def test_a_reader_never_sees_half_a_release(house: House, crew) -> None:
         seen = []
         while not done.is_set():
             with crew[1].read_transaction() as connection:
-                connection.exec_driver_sql("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
-                learner = run_state.load_learner(connection, spec.id)
+                learner = run_state.load_learner(connection, spec)
                 lines = ledgers.ledger_lines(connection, spec.population, after=0, limit=99)
             seen.append((hash_of(learner.model), lines[-1].decode()))
         return seen

@@ -174,6 +174,15 @@ class Rules:
         """How noise is correlated across slots. None if the noise of slots is independent."""
         return self.update.strategy
 
+    def needed_sums(self, slot: int) -> int:
+        """Return how many sums of earlier slots the total of ``slot`` contains.
+
+        0 if the noise of slots is independent, or if the run ends before ``slot``.
+        """
+        if self.strategy is None or slot > self.affordable:
+            return 0
+        return min(self.strategy.bands - 1, max(0, slot - 1 - self.warm_up))
+
     def releases(self, slot: int) -> bool:
         """Return True if this slot releases a model. Slots of the warm-up do not."""
         return slot > self.warm_up

@@ -155,10 +155,10 @@ def _correlate(
     server: Server, slot: Slot, strategy: NoiseStrategy, noise: Report
 ) -> tuple[Slot, tuple[Total, ...]]:
     """Return the closed slot with its total, and the exact sums that later slots need."""
-    earlier_slots = min(strategy.bands - 1, slot.number - 1 - server.rules.warm_up)
-    if len(server.exact_sums) != earlier_slots:
+    needed_sums = server.rules.needed_sums(slot.number)
+    if len(server.exact_sums) != needed_sums:
         raise OutOfOrder(
-            f"slot {slot.number} needs the exact sums of the {earlier_slots} slots before it,"
+            f"slot {slot.number} needs the exact sums of the {needed_sums} slots before it,"
             f" not {len(server.exact_sums)}: a total without them cannot be used"
         )
     exact_sum = slot.exact_sum
@@ -166,9 +166,8 @@ def _correlate(
         exact_sum = read_only(np.zeros_like(noise.values))
     sums = (exact_sum, *server.exact_sums)
     total = read_only(published_total(strategy, sums, noise.values))
-    is_last = slot.number == server.rules.affordable
-    needed_sums = () if is_last else sums[: strategy.bands - 1]
-    return replace(slot, total=total, exact_sum=None), needed_sums
+    later_sums = sums[: server.rules.needed_sums(slot.number + 1)]
+    return replace(slot, total=total, exact_sum=None), later_sums
 
 
 @SERVER.on(ClosingRecorded, {Phase.CLOSING: (Phase.WAITING, Phase.DONE)})

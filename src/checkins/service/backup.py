@@ -15,7 +15,7 @@ from checkins.ledger import earlier_of
 from checkins.service.runs import slot_transitions
 from checkins.service.runs.cached_responses import model_bytes
 from checkins.service.settings import redacted_url
-from checkins.service.store import metadata, participants, run_state
+from checkins.service.store import metadata, participants, past_sums, run_state
 from checkins.service.store.database import Database, copy_sqlite
 
 SQLITE_PREFIX = "sqlite:///"
@@ -41,6 +41,7 @@ def back_up(store: str, copy_path: Path) -> int:
         with copy.exclusive_transaction("facts") as connection:
             metadata.write(connection, metadata.COPY_ENTRY, "yes")
             participants.erase_clients(connection)  # clients must not check in to a copy
+            past_sums.erase_exact_sums(connection)  # they are secret, and a copy needs none
             # A copy must not contain the key from which tokens are derived.
             metadata.delete_entry(connection, metadata.SECRET_KEY_ENTRY)
             epoch = int(metadata.read(connection, metadata.EPOCH_ENTRY) or 0)

@@ -30,6 +30,11 @@ MODEL_BYTES_PER_COORDINATE = 200
 
 It is for the old and the new model, the sums, the ledger entry and the cached responses.
 """
+PAST_SUM_BYTES_PER_COORDINATE = 64
+"""Memory per model coordinate for each earlier slot whose sum a total contains.
+
+It is for its exact sum and its noisy sum, and for their copies while they are read.
+"""
 CHECK_IN_BYTES = 1024
 """Memory per check-in of the slot in progress: its token, its receipt and the choice."""
 COPIES_PER_REPORT = 4  # largest number of copies of a report that is being received and saved
@@ -62,7 +67,9 @@ def needed_bytes(spec: RunSpec) -> int:
         received_bytes = min(received_bytes, clients * report_bytes)
         batch_bytes = min(batch_bytes, clients * report_bytes)
     reports_bytes = COPIES_PER_REPORT * received_bytes + 2 * batch_bytes
-    model_bytes = MODEL_BYTES_PER_COORDINATE * spec.dimension
+    past_sums = spec.rules.needed_sums(spec.rules.affordable)
+    per_coordinate = MODEL_BYTES_PER_COORDINATE + PAST_SUM_BYTES_PER_COORDINATE * past_sums
+    model_bytes = per_coordinate * spec.dimension
     return PROCESS_BYTES + model_bytes + CHECK_IN_BYTES * clients + reports_bytes
 
 

@@ -204,7 +204,7 @@ class _PreparedRun:
             except InvalidLedger as error:
                 raise InvalidValue("campaign", spec.campaign.name, error.problem) from error
             run_state.add_run(connection, spec, self.certificate, entry.filter)
-            run_state.save_learner(connection, spec.id, learner, is_new=True)
+            run_state.save_learner(connection, spec, learner, is_new=True)
         return True
 
     def _learner(self, connection: Connection, ledger: Ledger) -> Learner:
@@ -216,7 +216,8 @@ class _PreparedRun:
         last_run = ledger.closed[-1] if ledger.closed else None
         if last_run is None or last_run.seal != self.spec.seal:
             return update.start(self.first_model)
-        learner = run_state.load_learner(connection, run_id(last_run.seal, last_run.number))
+        last_spec = replace(self.spec, number=last_run.number)
+        learner = run_state.load_learner(connection, last_spec)
         return update.start(learner.model, learner.velocity)
 
 

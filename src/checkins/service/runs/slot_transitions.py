@@ -29,7 +29,7 @@ from checkins.protocol.server import (
 from checkins.protocol.slot import Choose, Expired, RecordChoice, Slot
 from checkins.randomizers import DeviceSampler
 from checkins.service.runs.report_sum import add_reports_in_batches, draw_dummies
-from checkins.service.store import ledgers, participants, run_state
+from checkins.service.store import ledgers, participants, past_sums, run_state
 from checkins.service.store.database import Connection, Database
 from checkins.service.store.run_state import RunSnapshot, RunSpec, RunState
 
@@ -93,10 +93,11 @@ def _choose_clients(connection: Connection, spec: RunSpec, snapshot: RunSnapshot
 
 
 def _close_slot(connection: Connection, spec: RunSpec, snapshot: RunSnapshot) -> RunSnapshot:
-    """Save the sum, the model and the ledger entry, and erase all check-ins (invariant 8)."""
+    """Save the total, the model and the ledger entry, and erase all check-ins (invariant 8)."""
     chosen = participants.chosen_receipts(connection, spec.id)
     slot = Slot(snapshot.state.slot, spec.rules, slots.Phase.CHOOSING, chosen_receipts=chosen)
-    server = _server(spec, snapshot, slot)
+    exact_sums = past_sums.load_exact_sums(connection, spec.id, closed=snapshot.state.closed)
+    server = replace(_server(spec, snapshot, slot), exact_sums=exact_sums)
     if (event := servers.event_after_restart(server)) is not None:
         server, _ = servers.step(server, event)  # an earlier transaction made the choice durable
     slot = add_reports_in_batches(connection, spec, server.slot or slot)
@@ -108,7 +109,8 @@ def _close_slot(connection: Connection, spec: RunSpec, snapshot: RunSnapshot) ->
     )
     ledger = ledgers.append(connection, spec.population, snapshot.ledger, entry)
     server, _ = servers.step(server, ClosingRecorded(closing.slot))
-    run_state.save_learner(connection, spec.id, server.learner)
+    run_state.save_learner(connection, spec, server.learner)
+    _save_past_sums(connection, spec, server)
     if spec.rules.releases(closing.slot):
         ledgers.add_release(connection, spec.id, slot=closing.slot, model_hash=entry.model_hash)
     participants.erase_check_ins(connection, spec.id)
@@ -119,6 +121,14 @@ def _close_slot(connection: Connection, spec: RunSpec, snapshot: RunSnapshot) ->
         state, server.learner, ledger, certificate, model_hash, closed_by_this_process=True
     )
     return _save_state(connection, spec, closed)
+
+
+def _save_past_sums(connection: Connection, spec: RunSpec, server: Server) -> None:
+    """Save the sums that later slots need, and erase all others (invariant 16)."""
+    if spec.rules.strategy is not None and spec.rules.releases(server.closed):
+        run, closed = spec.id, server.closed
+        past_sums.save_exact_sums(connection, run, server.exact_sums, closed=closed)
+        past_sums.save_noisy_sums(connection, run, server.learner.noisy_sums, closed=closed)
 
 
 def _server(spec: RunSpec, snapshot: RunSnapshot, slot: Slot | None) -> Server:
@@ -181,6 +191,7 @@ def stop(database: Database, spec: RunSpec, last_known: RunSnapshot) -> RunSnaps
         if snapshot.state.phase is Phase.DONE:
             return snapshot
         participants.erase_check_ins(connection, spec.id)
+        past_sums.erase_exact_sums(connection, spec.id)
         state = replace(snapshot.state, phase=Phase.DONE, slot_phase=None)
         return _save_state(connection, spec, replace(snapshot, state=state))
 

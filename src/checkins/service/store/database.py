@@ -112,7 +112,7 @@ class Database:
         else:
             self.engine = create_engine(
                 parsed.set(drivername="postgresql+psycopg"),
-                isolation_level="READ COMMITTED",  # each statement sees all commits before it
+                isolation_level="READ COMMITTED",  # of transactions that write, which take locks
                 pool_size=4,
                 max_overflow=4,
                 connect_args={n: v for n, v in CONNECTION_OPTIONS.items() if n not in parsed.query},
@@ -130,9 +130,15 @@ class Database:
 
     @contextmanager
     def read_transaction(self) -> Iterator[Connection]:
-        """Open a transaction that only reads, and waits for no other transaction."""
-        with self.engine.connect() as connection, connection.begin():
-            yield connection
+        """Open a transaction that only reads, and waits for no other transaction.
+
+        All its statements see the same commits, so that what they read fits together.
+        """
+        with self.engine.connect() as connection:
+            if not self.is_sqlite:
+                connection = connection.execution_options(isolation_level="REPEATABLE READ")
+            with connection.begin():
+                yield connection
 
     def read(
         self, query: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs

@@ -26,7 +26,7 @@ from checkins.service.store.database import Database
 
 
 class RolledBack(CheckinsError):
-    """The store is older than its progress file, or is marked as a copy."""
+    """The store is older than its progress file, is marked as a copy, or lacks secret sums."""
 
 
 class NotRolledBack(CheckinsError):
@@ -68,7 +68,11 @@ class ProgressFile:
         self._recorded_progress = _read(path)
 
     def check(self, database: Database) -> None:
-        """Raise RolledBack if a store is older than its progress file, or is marked as a copy."""
+        """Raise RolledBack if a store has lost something, or is marked as a copy.
+
+        It has lost something if it is older than its progress file, or if it lacks the exact sums
+        that a run with correlated noise needs.
+        """
         if losses := self._losses(database):
             raise RolledBack(
                 f"the store was rolled back: {'; '.join(losses)}. Continuing with it could release"
@@ -98,8 +102,12 @@ class ProgressFile:
     def _losses(self, database: Database) -> list[str]:
         """Describe what a store has lost; empty if it was not rolled back and is not a copy."""
         is_copy = database.read(metadata.read, metadata.COPY_ENTRY) is not None
-        copy_note = ["it is a copy made by checkins backup"] if is_copy else []
-        return copy_note + self._recorded_progress.losses_in(progress_of(database))
+        losses = ["it is a copy made by checkins backup"] if is_copy else []
+        losses += (
+            f"it lacks the secret sums that later slots of {run} need"
+            for run in database.read(run_state.runs_without_exact_sums)
+        )
+        return losses + self._recorded_progress.losses_in(progress_of(database))
 
     def warnings(self, database: Database, store_url: str) -> dict[str, str]:
         """Return a warning for each reason why this file may not detect a rollback.

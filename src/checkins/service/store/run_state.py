@@ -22,7 +22,7 @@ from checkins.protocol.server import Ending, Phase
 from checkins.protocol.slot import Phase as SlotPhase
 from checkins.protocol.wire import run_id
 from checkins.randomizers import DeviceSampler
-from checkins.service.store import ledgers, schema
+from checkins.service.store import ledgers, past_sums, schema
 from checkins.service.store.database import Database
 from checkins.service.store.schema import curve, epsilons
 from checkins.tasks.model import Shapes, parameter_count
@@ -161,35 +161,58 @@ def load_snapshot(
         return replace(last_known, state=state, closed_by_this_process=False)
     query = select(runs.c.certificate).where(runs.c.id == spec.id)
     certificate = json.loads(connection.execute(query).scalar_one())
-    learner = load_learner(connection, spec.id)
+    learner = load_learner(connection, spec)
     ledger = ledgers.load_ledger(connection, spec.population)
     return RunSnapshot(state, learner, ledger, certificate, hash_model(learner.model))
 
 
-def load_learner(connection: Connection, run: str) -> Learner:
-    row = connection.execute(select(learners).where(learners.c.run == run)).one()
+def load_learner(connection: Connection, spec: RunSpec) -> Learner:
+    row = connection.execute(select(learners).where(learners.c.run == spec.id)).one()
 
-    def to_array(stored: bytes | None, dtype: str) -> Any:
-        return None if stored is None else np.frombuffer(stored, dtype=dtype)
+    def to_array(stored: bytes | None, dtype: NumberType = NumberType.FLOAT64) -> Any:
+        return None if stored is None else np.frombuffer(stored, dtype=dtype.little_endian)
 
-    model, velocity = to_array(row.model, "<f8"), to_array(row.velocity, "<f8")
-    return Learner(model, to_array(row.gradient, "<i8"), row.slots, velocity)
+    gradient = to_array(row.gradient, _gradient_type(spec))
+    velocity, closed = to_array(row.velocity), row.slots + spec.rules.warm_up
+    noisy_sums = past_sums.load_noisy_sums(connection, spec.id, closed=closed)
+    return Learner(to_array(row.model), gradient, row.slots, velocity, noisy_sums)
 
 
 def save_learner(
-    connection: Connection, run: str, learner: Learner, *, is_new: bool = False
+    connection: Connection, spec: RunSpec, learner: Learner, *, is_new: bool = False
 ) -> None:
     gradient = learner.gradient
     values = {
         "model": pack_numbers(learner.model),
-        "gradient": None if gradient is None else pack_numbers(gradient, NumberType.INT64),
+        "gradient": None if gradient is None else pack_numbers(gradient, _gradient_type(spec)),
         "slots": learner.slots,
         "velocity": None if learner.velocity is None else pack_numbers(learner.velocity),
     }
     if is_new:
-        connection.execute(insert(learners).values(run=run, **values))
+        connection.execute(insert(learners).values(run=spec.id, **values))
     else:
-        connection.execute(update(learners).where(learners.c.run == run).values(**values))
+        connection.execute(update(learners).where(learners.c.run == spec.id).values(**values))
+
+
+def _gradient_type(spec: RunSpec) -> NumberType:
+    """Return the type of accumulated sums: integers, or floats if noise is correlated."""
+    return NumberType.INT64 if spec.rules.strategy is None else NumberType.FLOAT64
+
+
+def runs_without_exact_sums(connection: Connection) -> list[str]:
+    """Return the ids of the runs that cannot go on, because the store lacks their exact sums.
+
+    This happens if the noise of a run is correlated across slots, and the store was restored from a
+    backup, which contains no exact sums.
+    """
+    stopped = []
+    for spec in load_specs_except(connection, ()):
+        state = load_state(connection, spec.id)
+        if spec.rules.strategy is None or state.phase is Phase.DONE:
+            continue
+        if past_sums.count_exact_sums(connection, spec.id) < spec.rules.needed_sums(state.slot):
+            stopped.append(spec.id)
+    return stopped
 
 
 def save_certificate(connection: Connection, run: str, certificate: Mapping[str, Any]) -> None:

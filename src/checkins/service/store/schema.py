@@ -33,7 +33,7 @@ from checkins.errors import InvalidValue
 from checkins.service.store.database import Database
 
 MIGRATIONS_FOLDER = Path(__file__).parent / "migrations"
-NEWEST_REVISION = "0003"  # revision of the last migration script
+NEWEST_REVISION = "0004"  # revision of the last migration script
 HASH_TYPE = String(64)  # SQL type of a hash in hex, and of a receipt
 
 metadata = MetaData()
@@ -109,6 +109,20 @@ learners = _table(
     Column("velocity", LargeBinary),
 )
 """The current model of each run, and the state of its optimizer."""
+
+exact_sums, noisy_sums = (
+    _table(
+        name,
+        _run_column(),
+        _integer_key_column("slot"),
+        Column("sum", LargeBinary, nullable=False),
+    )
+    for name in ("exact_sums", "noisy_sums")
+)
+"""The last sums of runs whose noise is correlated across slots; see ``past_sums.py``.
+
+``exact_sums`` is secret, and holds no sum that no later slot needs.
+"""
 
 enrolments = _table_by_hash(
     "enrolments",
