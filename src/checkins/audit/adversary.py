@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from checkins.accounting import Adjacency, Protocol
 from checkins.audit.machine_run import CANARY, Observations
-from checkins.audit.releases import GaussianSum, LaplaceSum, Noise
+from checkins.audit.releases import GaussianSum, LaplaceSum, Noise, coefficients_of
 from checkins.campaign import Campaign
 from checkins.protocol.model_update import ModelUpdate
 from checkins.protocol.participant import Participant
@@ -158,13 +158,19 @@ class Adversary:
     def _model_update(self) -> ModelUpdate:
         return model_update_of(self.campaign)
 
+    @cached_property
+    def _coefficients(self) -> tuple[float, ...]:
+        return coefficients_of(self.campaign.design)
+
     def release_scores(self, observed: Observations) -> AttackScores:
         """Return scores computed from all released models."""
         sums = self._sums(observed)
-        last_entries = {  # the known updates of the other devices, −1 each, are subtracted
-            slot: [float(vector[-1]) + self.scenario.others_per_slot for vector in vectors]
-            for slot, vectors in sums.items()
-        }
+        last_entries = self._with_independent_noise(
+            {  # the known updates of the other devices, −1 each, are subtracted
+                slot: [float(vector[-1]) + self.scenario.others_per_slot for vector in vectors]
+                for slot, vectors in sums.items()
+            }
+        )
         all_entries = [entry for entries in last_entries.values() for entry in entries] or [0.0]
         first, last = (min(last_entries), max(last_entries)) if last_entries else (0, 0)
         zero_sums = sum(not np.any(vector) for vectors in sums.values() for vector in vectors)
@@ -225,6 +231,23 @@ class Adversary:
                 sums[slot].append((model_before - model) * ((counts.get(slot) or 1) / step))
         return sums
 
+    def _with_independent_noise(self, noisy: LastEntriesBySlot) -> LastEntriesBySlot:
+        """Return the entries of the totals, from those of the noisy sums.
+
+        They are the same unless noise is correlated across slots. Then the noise of different
+        totals is independent. If several models were released for a slot, the last one counts for
+        the totals of later slots.
+        """
+        c, totals = self._coefficients, LastEntriesBySlot()
+        for slot, entries in noisy.items():
+            earlier = [
+                coefficient * noisy[slot - age][-1]
+                for age, coefficient in enumerate(c)
+                if age and slot - age in noisy
+            ]
+            totals[slot] = [c[0] * entry + math.fsum(earlier) for entry in entries]
+        return totals
+
     def _canary_log_ratio(self, last_entries: LastEntriesBySlot, observed: Observations) -> float:
         """Return the log-likelihood ratio of the runs with the canary and without it."""
         scenario = self.scenario
@@ -252,8 +275,15 @@ class Adversary:
         terms = [math.log1p(-participation)] if participation < 1.0 else []
         slot_probability = participation / len(self.slots)
         for slot in self.slots:
-            sums = last_entries.get(slot, ())
-            ratio = log_likelihood_ratio(self.randomizer, self.reports, sums, shift)
+            ratio = math.fsum(
+                log_likelihood_ratio(
+                    self.randomizer,
+                    self.reports,
+                    last_entries.get(slot + age, ()),
+                    coefficient * shift,
+                )
+                for age, coefficient in enumerate(self._coefficients)
+            )
             terms.append(math.log(slot_probability * choice_probability) + ratio)
             if choice_probability < 1.0:
                 terms.append(math.log(slot_probability * (1.0 - choice_probability)))

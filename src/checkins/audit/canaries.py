@@ -100,7 +100,7 @@ class _WorstCaseCanary:
 
     @property
     def batch_size(self) -> int:
-        return max(64, _VALUES_PER_BATCH // self.run.slots)
+        return max(64, _VALUES_PER_BATCH // (self.run.slots * len(self.run.coefficients)))
 
     def trials(self, runs: int, generator: np.random.Generator) -> Trials:
         """Return the scores of ``runs`` runs, summed over all repeats of the campaign."""
@@ -162,7 +162,11 @@ class SumCanary(_WorstCaseCanary):
     def scores(self, runs: int, generator: np.random.Generator) -> Sequence[releases.FloatArray]:
         draws = self.draw(runs, generator)
         sums = releases.sum_releases(
-            draws, update=self.update, other_update=self.other_update, capacity=self.run.capacity
+            draws,
+            update=self.update,
+            other_update=self.other_update,
+            capacity=self.run.capacity,
+            coefficients=self.run.coefficients,
         )
         return [self.score(released, draws.loads) for released in sums]
 

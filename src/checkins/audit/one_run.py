@@ -50,7 +50,13 @@ from checkins.accounting import (
 )
 from checkins.accounting.solve import first_true
 from checkins.audit.canaries import cap_probabilities
-from checkins.audit.releases import LaplaceSum, RunParameters
+from checkins.audit.releases import (
+    GaussianSum,
+    LaplaceSum,
+    RunParameters,
+    slot_log_ratios,
+    totals_of_sums,
+)
 from checkins.campaign import Campaign
 from checkins.errors import InvalidValue, NotCovered
 from checkins.randomizers import PrivUnit
@@ -255,14 +261,17 @@ class OneRunAudit:
         generator: np.random.Generator,
     ) -> FloatArray:
         """Return the log-likelihood ratio of each canary, which depends only on its coordinate."""
-        sums = generator.standard_normal((run.slots, self.canaries)) * deviation
+        noise = GaussianSum(deviation)
+        drawn_noise = noise.draw((run.slots, self.canaries), generator).T
         used, slots = self._used_canaries(run, coins, generator)
-        signs = np.where(coins[used], 1.0, -1.0)
-        np.add.at(sums, (slots, used), signs)
-        first = _log_likelihood_ratio(sums / deviation**2, deviation, run)
-        if not self._replace_one:
-            return first
-        return first - _log_likelihood_ratio(-sums / deviation**2, deviation, run)
+        sums = np.zeros((self.canaries, run.slots))
+        np.add.at(sums, (used, slots), np.where(coins[used], 1.0, -1.0))
+        totals = totals_of_sums(sums, run.coefficients) + drawn_noise
+        scores, p = [], run.check_in_probability
+        for shift in (1.0, -1.0) if self._replace_one else (1.0,):
+            ratios = slot_log_ratios(noise, totals, np.full(1, shift), run.coefficients)
+            scores.append(np.log(1.0 - p + p * np.exp(ratios).mean(axis=1)))
+        return np.asarray(scores[0] - scores[1] if self._replace_one else scores[0])
 
     def _scores_from_laplace_sums(
         self,
@@ -340,14 +349,3 @@ class OneRunAudit:
         reported = np.where(lies, (true_categories + steps) % categories, true_categories)
         counts = np.bincount(reported, minlength=categories).astype(np.float64)
         return counts[first] - counts[second] if self._replace_one else counts[first]
-
-
-def _log_likelihood_ratio(
-    exponents: FloatArray, deviation: float, run: RunParameters
-) -> FloatArray:
-    """Return log(1 − p + p · mean over slots of the slot's likelihood ratio).
-
-    p is the probability that a canary checks in.
-    """
-    ratios, p = np.exp(exponents - 0.5 / deviation**2), run.check_in_probability
-    return np.asarray(np.log(1.0 - p + p * ratios.mean(axis=0)))

@@ -29,6 +29,7 @@ Rounding:    to nearest. An inexact score gives a weaker test, but its bound is 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol as Interface
 
@@ -67,6 +68,12 @@ class RunParameters:
     """Number of participants in averaged updates, including the canary."""
     least_reports: int = 1
     """The smallest number of reports of an averaged slot that is not skipped."""
+    coefficients: tuple[float, ...] = (1.0,)
+    """The weights of a slot's sum in the total of this slot and of the following slots.
+
+    There is more than one weight if the server correlates its noise across slots. An adversary
+    computes totals from models, and the noise of different totals is independent.
+    """
 
     @property
     def check_in_probability(self) -> float:
@@ -104,7 +111,28 @@ class RunParameters:
             averaged=averaged,
             contributors=design.population.fewest if averaged and design.population else 1,
             least_reports=design.least_reports or 1,
+            coefficients=coefficients_of(design),
         )
+
+
+def coefficients_of(design: Design) -> tuple[float, ...]:
+    """Return the weights of a slot's sum in the totals of this slot and of the following slots."""
+    noise = design.randomizer
+    if not isinstance(noise, GaussianNoise) or noise.strategy is None:
+        return (1.0,)
+    return noise.strategy.coefficients
+
+
+def totals_of_sums(sums: FloatArray, coefficients: Sequence[float]) -> FloatArray:
+    """Return the totals v_t = sum over k of c_k x_(t-k). The last axis of ``sums`` has the slots.
+
+    >>> totals_of_sums(np.array([1.0, 0.0, 10.0]), (0.5, 0.25))
+    array([0.5 , 0.25, 5.  ])
+    """
+    totals = np.zeros(sums.shape)
+    for age, coefficient in enumerate(coefficients[: sums.shape[-1]]):
+        totals[..., age:] += coefficient * sums[..., : sums.shape[-1] - age]
+    return totals
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,24 +293,33 @@ def draw_sums(
 
 
 def sum_releases(
-    draws: SumDraws, *, update: float, other_update: float | None, capacity: int | None
+    draws: SumDraws,
+    *,
+    update: float,
+    other_update: float | None,
+    capacity: int | None,
+    coefficients: Sequence[float] = (1.0,),
 ) -> tuple[FloatArray, FloatArray]:
-    """Return the sum of every slot with the canary, and without it.
+    """Return the total of every slot with the canary, and without it.
 
-    The sums are projected on the canary's direction, in units of the clip norm, and have the shape
-    (runs, slots). ``update`` is the canary's update. ``other_update`` is its other update for
-    replace-one, and None for add/remove.
+    The totals are projected on the canary's direction, in units of the clip norm, and have the
+    shape (runs, slots). ``update`` is the canary's update. ``other_update`` is its other update for
+    replace-one, and None for add/remove. ``coefficients`` are those of ``RunParameters``.
     """
-    missing = draws.noise + draws.loads.others_update * draws.loads.used_counts(capacity)
+    shape = draws.noise.shape
+    others = draws.loads.others_update * draws.loads.used_counts(capacity)
+    missing = np.array(np.broadcast_to(others, shape), dtype=np.float64)
     rows = np.arange(len(missing))
     slot, is_chosen = draws.canary_draws.slot, draws.is_chosen(capacity)
-    displaced = np.broadcast_to(draws.loads.displaced_update(capacity), missing.shape)[rows, slot]
+    displaced = np.broadcast_to(draws.loads.displaced_update(capacity), shape)[rows, slot]
     present = missing.copy()
     present[rows, slot] += np.where(is_chosen, update - displaced, 0.0)
-    if other_update is None:
-        return present, missing
-    missing[rows, slot] += np.where(is_chosen, other_update - displaced, 0.0)
-    return present, missing
+    if other_update is not None:
+        missing[rows, slot] += np.where(is_chosen, other_update - displaced, 0.0)
+    return (
+        totals_of_sums(present, coefficients) + draws.noise,
+        totals_of_sums(missing, coefficients) + draws.noise,
+    )
 
 
 class Noise(Interface):
@@ -333,6 +370,22 @@ class LaplaceSum:
         return GaussianSum(deviation).log_ratio(noise, shift)
 
 
+def slot_log_ratios(
+    noise: Noise, totals: FloatArray, shift: FloatArray, coefficients: Sequence[float]
+) -> FloatArray:
+    """Return the log-likelihood ratio of a canary in each slot, from the noise of all totals.
+
+    A canary in a slot shifts the total of the slot k slots later by ``coefficients[k] * shift``.
+    """
+    slots = totals.shape[-1]
+    shifts = np.broadcast_to(shift, totals.shape)
+    ratios = np.zeros(totals.shape)
+    for age, coefficient in enumerate(coefficients[:slots]):
+        part = noise.log_ratio(totals[..., age:], coefficient * shifts[..., : slots - age])
+        ratios[..., : slots - age] += part
+    return ratios
+
+
 Probabilities = tuple[float, ...]
 
 
@@ -363,14 +416,15 @@ def response_scores(counts: Indices, response: Response, check_in_probability: f
 def sum_log_ratio(
     sums: FloatArray, loads: SlotLoads, noise: Noise, update: float, run: RunParameters
 ) -> FloatArray:
-    """Return log f of a canary with this update, from the sums of ``sum_releases``.
+    """Return log f of a canary with this update, from the totals of ``sum_releases``.
 
     Under averaged updates, the canary is in a slot with a probability proportional to the number of
     reports of that slot. A skipped slot releases nothing.
     """
     shift = update - loads.displaced_update(run.capacity)
-    without_canary = loads.others_update * loads.used_counts(run.capacity)
-    ratios = np.exp(noise.log_ratio(sums - without_canary, shift))
+    others = loads.others_update * loads.used_counts(run.capacity)
+    without_canary = totals_of_sums(np.asarray(others, np.float64), run.coefficients)
+    ratios = np.exp(slot_log_ratios(noise, sums - without_canary, shift, run.coefficients))
     if run.averaged:
         ratios = np.where(loads.counts < run.least_reports, 1.0, ratios)
         return np.asarray(np.log(np.sum(ratios * loads.counts, axis=1) / run.contributors))

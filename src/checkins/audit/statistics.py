@@ -147,6 +147,8 @@ def _sum_rates(canary: SumCanary) -> tuple[EventRates, ...] | None:
     noise, run = canary.noise, canary.run
     if not isinstance(noise, GaussianSum) or not isinstance(noise.deviation, float):
         return None
+    if run.coefficients != (1.0,):
+        return None  # the ratios of slots are dependent
     displaces_itself = canary.other_update == canary.others_update  # like a missing canary
     if canary.random_others or not (canary.other_update is None or displaces_itself):
         return None

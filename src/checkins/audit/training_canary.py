@@ -67,6 +67,9 @@ class TrainingCanary:
         if self.campaign.design.protocol is not Protocol.FIXED:
             problem = "canaries from the data need the fixed protocol: use worst-case"
             raise NotCovered("protocol", str(self.campaign.design.protocol), problem)
+        if self.campaign.strategy is not None:
+            problem = "canaries from the data need independent noise in every slot: use worst-case"
+            raise NotCovered("strategy", f"{self.campaign.strategy.bands} bands", problem)
         if self._mechanism.noise_kind is NoiseKind.PER_REPORT:
             problem = "canaries from the data need additive noise: use worst-case"
             raise NotCovered("randomizer", str(self.campaign.randomizer.kind), problem)
