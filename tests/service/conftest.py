@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from checkins.service.runs import slot_transitions
 from checkins.service.store import schema
 from checkins.service.store.database import Database
 from checkins.service.store.schema import migrate
@@ -59,3 +60,17 @@ def house(store: str, tmp_path: Path) -> Iterator[House]:
     made = House(store, tmp_path)
     yield made
     made.database.close()
+
+
+@pytest.fixture
+def drawn(monkeypatch: pytest.MonkeyPatch):
+    """The dummies and the noise of each slot, as they were drawn."""
+    seen = {}
+    draw = slot_transitions.draw_expiry
+
+    def draw_expiry(slot, sampler):
+        event = seen[slot.number] = draw(slot, sampler)
+        return event
+
+    monkeypatch.setattr(slot_transitions, "draw_expiry", draw_expiry)
+    return seen

@@ -46,7 +46,15 @@ from checkins.service.runs import intake, slot_transitions
 from checkins.service.runs.live_run import LiveRun
 from checkins.service.store import participants
 from checkins.service.store.run_state import RunSpec
-from tests.support.campaigns import AT_LEAST_THREE, AT_SERVER, AVERAGED, EVERYONE, SLIDING, campaign
+from tests.support.campaigns import (
+    AT_LEAST_THREE,
+    AT_SERVER,
+    AVERAGED,
+    CORRELATED,
+    EVERYONE,
+    SLIDING,
+    campaign,
+)
 from tests.support.clock import Clock
 from tests.support.store import House, units_of
 
@@ -59,6 +67,8 @@ KINDS: dict[str, dict[str, Any]] = {
     "averaged": AVERAGED,
     "averaged, at least three": AT_LEAST_THREE,
     "sliding": SLIDING,
+    "correlated": {**CORRELATED, "optimizer": 'kind = "sgd", rate = 0.5, minibatch = 2'},
+    "sliding, correlated": {**CORRELATED, **SLIDING},
     "poor": {"slots": 6, "epsilon": 0.7},
 }
 numbers = st.integers(0, CLIENTS - 1)

@@ -19,11 +19,12 @@ from checkins.protocol.slot import Phase as SlotPhase
 from checkins.protocol.slot import Slot
 from checkins.service.authentication import hashed, new_token
 from checkins.service.runs import intake, slot_transitions
-from checkins.service.store import ledgers, participants, run_state, schema
+from checkins.service.store import ledgers, participants, past_sums, run_state, schema
 from tests.support.campaigns import (
     AT_LEAST_THREE,
     AT_SERVER,
     AVERAGED,
+    CORRELATED,
     EVERYONE,
     SLIDING,
     START,
@@ -38,21 +39,8 @@ EVERY_KIND = [
     pytest.param(AVERAGED, id="averaged"),
     pytest.param(AT_LEAST_THREE, id="averaged, at least three"),
     pytest.param(SLIDING, id="sliding"),
+    pytest.param(CORRELATED, id="correlated noise"),
 ]
-
-
-@pytest.fixture
-def drawn(monkeypatch: pytest.MonkeyPatch):
-    """The dummies and the noise of each slot, as they were drawn."""
-    seen = {}
-    draw = slot_transitions.draw_expiry
-
-    def draw_expiry(slot, sampler):
-        event = seen[slot.number] = draw(slot, sampler)
-        return event
-
-    monkeypatch.setattr(slot_transitions, "draw_expiry", draw_expiry)
-    return seen
 
 
 def test_nothing_happens_before_its_time(house: House) -> None:
@@ -130,13 +118,18 @@ def test_invariant_4_a_choice_that_was_not_committed_was_never_made(
 
 @pytest.mark.parametrize(
     ("module", "step"),
-    [(ledgers, "append"), (run_state, "save_learner"), (run_state, "save_state")],
+    [
+        (ledgers, "append"),
+        (run_state, "save_learner"),
+        (past_sums, "save_exact_sums"),
+        (run_state, "save_state"),
+    ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_invariant_5_a_slot_closes_as_a_whole_or_not_at_all(
     house: House, monkeypatch: pytest.MonkeyPatch, module: ModuleType, step: str
 ) -> None:
-    spec = house.open(campaign())
+    spec = house.open(campaign(**(CORRELATED if module is past_sums else {})))
     house.begin(spec, 1)
     house.check_in(spec, 1)
     house.choose(spec, 1)
@@ -367,7 +360,7 @@ def test_a_gradient_in_the_making_does_not_cross_a_restart_or_a_run(house: House
     assert house.verified(spec, require_closed=True)
 
 
-@pytest.mark.parametrize("given", [{}, AT_SERVER, EVERYONE, SLIDING])
+@pytest.mark.parametrize("given", [{}, AT_SERVER, EVERYONE, SLIDING, CORRELATED])
 def test_invariant_7_an_empty_slot_and_a_full_one_look_the_same(house: House, given) -> None:
     """Averaged updates are another matter: they divide by a count that shows."""
     spec = house.open(campaign(**given))

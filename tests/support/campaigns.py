@@ -33,6 +33,13 @@ EVERYONE: dict[str, Any] = {
     "capacity": "all",
     "optimizer": 'kind = "sgd", rate = 0.5, divide_by = 3',
 }
+BANDS = (12, 6, 5, 4)
+"""Numerators of correlated noise; each is divided by 16."""
+CORRELATED: dict[str, Any] = {
+    **EVERYONE,
+    "randomizer": f"{SERVER_NOISE}\nnoise = {{ bits = 4, numerators = {list(BANDS)} }}",
+    "slots": 6,
+}
 
 
 def campaign_text(
