@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from checkins.accounting.design import LEAST_SLOT_NOISE
 from checkins.campaign import Campaign, parse_campaign
 
 START = datetime(2040, 1, 1, tzinfo=UTC)
@@ -169,7 +170,8 @@ class Plan:
     """A campaign of the fault tests; ``capacity`` None is the averaged protocol.
 
     Its totals can be read: ``local_epsilon`` is 40, about as much as the accountant certifies, so
-    that the scale of the noise is a twentieth of the clip, and there are many coordinates.
+    that the scale of the noise is a twentieth of the clip, and there are many coordinates. If it is
+    ``correlated``, the server adds the least noise that may be declared to all check-ins.
     """
 
     slots: int
@@ -177,22 +179,30 @@ class Plan:
     choose_s: float = 0.04
     capacity: int | None = 2
     clients: int = 1000
+    correlated: bool = False
 
     @property
     def text(self) -> str:
         """The campaign file; `checkins serve --start` overrules its start."""
-        averaged = {"kind": "averaged", "population": (1, self.clients)}
+        given: dict[str, Any] = {"randomizer": 'kind = "laplace"\nlocal_epsilon = 40.0'}
+        if self.correlated:
+            noise = SERVER_NOISE.replace("4.0", f"{LEAST_SLOT_NOISE}")
+            bands = "noise = { bits = 4, numerators = [8, 8, 8, 8] }"
+            given = {"randomizer": f"{noise}\n{bands}", "capacity": "all"}
+        elif self.capacity is None:
+            given |= {"kind": "averaged", "population": (1, self.clients)}
         return campaign_text(
-            name="faults",
-            population_id="faults",
-            slots=self.slots,
-            capacity=self.capacity,
-            epsilon=1000.0,
-            randomizer='kind = "laplace"\nlocal_epsilon = 40.0',
-            model="faults_model:wide",
-            slot_s=self.slot_s,
-            choose_s=self.choose_s,
-            **(averaged if self.capacity is None else {}),
+            **{
+                "name": "faults",
+                "population_id": "faults",
+                "slots": self.slots,
+                "capacity": self.capacity,
+                "epsilon": 1000.0,
+                "model": "faults_model:wide",
+                "slot_s": self.slot_s,
+                "choose_s": self.choose_s,
+                **given,
+            }
         )
 
     def write(self, folder: Path) -> Path:

@@ -27,6 +27,8 @@ class Kind(StrEnum):
     )
     NOT_CHOSEN = "a client reported that was not chosen"
     RETRY = "a retry sent other bytes"
+    NOISE = "the noise of a slot is missing, or was used twice"
+    FORGOTTEN = "totals lack sums, or have them twice"
 
 
 @dataclass(frozen=True, slots=True)

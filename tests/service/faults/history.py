@@ -22,6 +22,7 @@ from checkins.protocol.report import Report
 from checkins.protocol.server import server_of
 from checkins.protocol.slot import CheckedIn, ChoiceRecorded, Choose, Expired, ReportArrived
 from tests.service.faults.findings import Findings, Kind
+from tests.service.faults.residuals import check_noise
 from tests.service.faults.story import Story, stories_of
 from tests.service.faults.sums import Sums, room_of
 from tests.support.journal import Event, Note
@@ -50,6 +51,9 @@ def check(
     _check_receipts(stories.values(), findings)
     _check_choices(campaign, stories.values(), findings)
     _check_releases(opened, entries, notes, stories.values(), lines, shown, findings)
+    if campaign.strategy is not None:
+        check_noise(campaign, entries, stories, findings)
+        return findings
     taken = Sums(campaign, opened, entries, stories, findings).judge()
     _replay(campaign, opened, entries, taken, findings)
     return findings

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from checkins.accounting import Protocol
+from checkins.accounting import NoiseAt, Protocol
 from checkins.campaign import Campaign
 from checkins.ledger import Opened, SlotClosed
 from tests.service.faults.findings import Findings, Kind
@@ -22,7 +22,8 @@ HERE, ELSEWHERE = 0.5, 0.8
 def room_of(campaign: Campaign) -> int | None:
     """How many reports a slot uses at most; None is every one."""
     averaged = campaign.design.protocol is Protocol.AVERAGED
-    return campaign.design.capacity or (None if averaged else 1)
+    uses_all = averaged or campaign.noise_at is NoiseAt.SERVER
+    return campaign.design.capacity or (None if uses_all else 1)
 
 
 class Sums:

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from tests.service.faults.kill_campaign import KillCampaign, kill_again_and_again
-from tests.soak import SOAK
-from tests.support.campaigns import Plan
+from tests.soak import SOAK, only_in_soak
+from tests.support.campaigns import DIMENSION, Plan
 from tests.support.postgres import Postgres
 
 SLOTS, KILLS, UP_S = (10_000, 200, 2.0) if SOAK else (60, 8, 0.3)
@@ -25,7 +25,7 @@ SLOWER = (1.0,) if SOAK else (1.0, 3.0, 9.0)
 """How much longer slots are made where a busy machine let too little happen in shorter ones."""
 
 
-def plan(start_s: float, slower: float, *, workers: int = 1) -> Plan:
+def plan(start_s: float, slower: float, *, workers: int = 1, correlated: bool = False) -> Plan:
     """Slots so long that clients keep up on a machine as slow as this one.
 
     In the long form all kills fit too; in the short form a slow machine sees fewer of them.
@@ -41,7 +41,8 @@ def plan(start_s: float, slower: float, *, workers: int = 1) -> Plan:
         slot_s=round(slot_s, 3),
         choose_s=round(slot_s / 2, 3),
         capacity=2,
-        clients=round(CLIENTS_A_SLOT * slots),
+        clients=min(4 * slots, DIMENSION) if correlated else round(CLIENTS_A_SLOT * slots),
+        correlated=correlated,
     )
 
 
@@ -85,6 +86,40 @@ def test_nothing_is_lost_or_counted_twice_with_three_workers_on_postgresql(
         folder.mkdir()
         return KillCampaign(
             plan(start_s, slower, workers=3),
+            folder,
+            postgres.create(),
+            workers=3,
+            database=postgres,
+            start_s=start_s,
+        )
+
+    judge(ordeal)
+
+
+@pytest.mark.slow
+def test_no_noise_is_used_twice_and_no_sum_forgotten_on_sqlite(
+    tmp_path: Path, start_s: float
+) -> None:
+    def ordeal(slower: float) -> KillCampaign:
+        folder = tmp_path / f"{slower}"
+        folder.mkdir()
+        store = f"sqlite:///{folder}/store.db"
+        campaign = plan(start_s, slower, correlated=True)
+        return KillCampaign(campaign, folder, store, start_s=start_s)
+
+    judge(ordeal)
+
+
+@pytest.mark.slow
+@only_in_soak
+def test_no_noise_is_used_twice_and_no_sum_forgotten_with_three_workers_on_postgresql(
+    tmp_path: Path, start_s: float, postgres: Postgres
+) -> None:
+    def ordeal(slower: float) -> KillCampaign:
+        folder = tmp_path / f"{slower}"
+        folder.mkdir()
+        return KillCampaign(
+            plan(start_s, slower, workers=3, correlated=True),
             folder,
             postgres.create(),
             workers=3,
