@@ -47,6 +47,10 @@ FROM_MUTANTS: dict[str, tuple[str, ...]] = {
     "dummy-without-noise": ("dummies", "laplace-dummies"),
     "half-the-noise": ("sums", "device"),
     "float-noise": ("device",),
+    "noise-reused": ("sums", "correlated"),
+    "exact-sum-in-ledger": ("correlated",),
+    "noise-on-the-grid-of-reports": ("correlated",),
+    "sums-kept-after-the-end": ("correlated-remains",),
 }
 
 _NO_LEAK_BY_REASON: dict[str, tuple[str, ...]] = {
@@ -54,7 +58,10 @@ _NO_LEAK_BY_REASON: dict[str, tuple[str, ...]] = {
     "the window has as many slots as before, and each is still drawn with the same probability": (
         "window-off-by-one",
     ),
-    "any computation on released sums is post-processing": ("accumulator-not-reset",),
+    "any computation on released sums is post-processing": (
+        "accumulator-not-reset",
+        "a-band-too-few",
+    ),
     "a client that is answered too early may lose its one participation; it reveals nothing": (
         "acknowledged-before-durable",
     ),
@@ -101,6 +108,17 @@ _NO_LEAK_BY_REASON: dict[str, tuple[str, ...]] = {
         "long-report-taken",
         "clip-not-enforced",
     ),
+    "without earlier sums, an update is in fewer totals, and each total has noise of its own": (
+        "sums-forgotten",
+        "sums-not-stored",
+        "lost-sums-tolerated",
+        "bands-off-by-one",
+    ),
+    "it leaks only to someone who has the backup, the log or the disk of a run that was stopped": (
+        "sums-in-the-backup",
+        "sums-in-the-log",
+        "stopped-run-keeps-sums",
+    ),
     "an audit never has more clients than the campaign declares": (
         "population-ignored",
         "allow-list-too-long",
@@ -145,6 +163,7 @@ _NO_LEAK_BY_REASON: dict[str, tuple[str, ...]] = {
         "progress-file-near-store",
         "another-ledger-accepted",
         "report-to-another-ledger",
+        "lost-sums-unnoticed",
     ),
     "it leaks only if the coordinator is malicious; an audit runs its own coordinator": (
         "code-of-the-service",

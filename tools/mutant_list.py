@@ -17,6 +17,8 @@ NORMS = "tests/randomizers/test_norms.py"
 LOGS, BACKGROUND = "tests/service/test_logs.py", "tests/service/test_background_tasks.py"
 READINESS, DATABASE = "tests/service/test_readiness.py", "tests/service/test_database.py"
 GRID = "tests/randomizers/test_grid.py"
+CORRELATED = "tests/protocol/test_correlated_noise.py"
+PAST_SUMS = "tests/service/test_correlated_noise.py"
 
 MEMORY = "tests/service/test_memory_limits.py"
 CONNECTIONS = "tests/service/test_connection_limits.py"
@@ -1189,5 +1191,188 @@ MUTANTS = (
         "a signed earlier head is not compared with the line of the ledger",
         (Change("ledger/verification.py", "    if found != expected:\n", "    if False:\n"),),
         ("tests/cli/test_verify.py::test_a_saved_ledger_is_verified_with_a_pinned_key",),
+    ),
+    Mutant(
+        "noise-reused",
+        "a coordinator draws noise once, and adds the same noise in every slot",
+        (
+            Change(
+                "service/runs/slot_transitions.py",
+                "    noise = Report.from_noise(sampler.noise()) if slot.needs_noise else None",
+                "    kept = globals().setdefault('_KEPT', [])\n"
+                "    if slot.needs_noise and not kept:\n"
+                "        kept.append(Report.from_noise(sampler.noise()))\n"
+                "    noise = kept[0] if slot.needs_noise else None",
+            ),
+        ),
+        (
+            f"{PAST_SUMS}"
+            "::test_invariant_16_totals_contain_earlier_sums_and_noise_of_their_own[sqlite]",
+        ),
+    ),
+    Mutant(
+        "exact-sum-in-ledger",
+        "the ledger has the exact sum of a slot, if noise is correlated across slots",
+        (
+            Change(
+                "protocol/server.py",
+                "RecordClosing(slot.number, slot.total, slot.contributors, learner.model)",
+                "RecordClosing(\n        slot.number, exact_sums[0] if exact_sums else slot.total,"
+                " slot.contributors, learner.model\n    )",
+            ),
+        ),
+        (HISTORIES,),
+    ),
+    Mutant(
+        "noise-on-the-grid-of-reports",
+        "correlated noise is drawn on the grid of reports, and used as if on the release grid",
+        (
+            Change(
+                "protocol/rules.py",
+                "noise_grid = None if finer is None else Grid(finer)",
+                "noise_grid = None if finer is None else Grid(step)",
+            ),
+        ),
+        (f"{CORRELATED}::test_the_noise_of_a_campaign_has_its_deviation_on_the_release_grid",),
+    ),
+    Mutant(
+        "sums-kept-after-the-end",
+        "a server keeps exact sums after its last slot",
+        (
+            Change(
+                "protocol/rules.py",
+                "if self.strategy is None or slot > self.affordable:",
+                "if self.strategy is None:",
+            ),
+        ),
+        (HISTORIES,),
+    ),
+    Mutant(
+        "sums-forgotten",
+        "a server forgets the exact sums when a slot is over",
+        (
+            Change(
+                "protocol/server.py",
+                "after = replace(server, phase=phase, closed=closed, slot=None)",
+                "after = replace(server, phase=phase, closed=closed, slot=None, exact_sums=())",
+            ),
+            Change(
+                "protocol/server.py",
+                "if len(server.exact_sums) != needed_sums:",
+                "if len(server.exact_sums) > needed_sums:",
+            ),
+        ),
+        (HISTORIES,),
+    ),
+    Mutant(
+        "sums-not-stored",
+        "a store forgets the exact sums of earlier slots, as a crash would",
+        (
+            Change(
+                "service/store/past_sums.py",
+                "    _save(connection, exact_sums, run, sums, NumberType.INT64, closed)",
+                "    _save(connection, exact_sums, run, (), NumberType.INT64, closed)",
+            ),
+            Change(
+                "protocol/server.py",
+                "if len(server.exact_sums) != needed_sums:",
+                "if len(server.exact_sums) > needed_sums:",
+            ),
+        ),
+        (
+            f"{PAST_SUMS}"
+            "::test_invariant_16_totals_contain_earlier_sums_and_noise_of_their_own[sqlite]",
+        ),
+    ),
+    Mutant(
+        "bands-off-by-one",
+        "a total has the coefficients of the slots one slot later",
+        (
+            Change(
+                "protocol/correlated_noise.py",
+                "zip(strategy.numerators, sums, strict=False)",
+                "zip(strategy.numerators[1:], sums, strict=False)",
+            ),
+        ),
+        (
+            f"{CORRELATED}"
+            "::test_the_totals_are_those_of_the_sums_plus_the_noise_divided_by_the_matrix",
+        ),
+    ),
+    Mutant(
+        "a-band-too-few",
+        "a noisy sum is computed without the oldest noisy sum that it depends on",
+        (
+            Change(
+                "protocol/model_update.py",
+                "(total, *learner.noisy_sums)[: self.strategy.bands - 1]",
+                "(total, *learner.noisy_sums)[: self.strategy.bands - 2]",
+            ),
+        ),
+        (HISTORIES,),
+    ),
+    Mutant(
+        "lost-sums-tolerated",
+        "a server closes a slot although it has lost the exact sums of earlier slots",
+        (
+            Change(
+                "protocol/server.py",
+                "if len(server.exact_sums) != needed_sums:",
+                "if len(server.exact_sums) > needed_sums:",
+            ),
+        ),
+        (f"{CORRELATED}::test_a_server_that_forgot_a_sum_does_not_close_a_slot",),
+    ),
+    Mutant(
+        "sums-in-the-backup",
+        "a backup has the exact sums of the store",
+        (Change("service/backup.py", "            past_sums.erase_exact_sums(connection)", "#"),),
+        (
+            f"{PAST_SUMS}"
+            "::test_invariant_16_a_backup_has_no_exact_sum_and_is_priced_as_the_whole_run",
+        ),
+    ),
+    Mutant(
+        "sums-in-the-log",
+        "a coordinator logs the exact sum of a slot",
+        (
+            Change(
+                "service/runs/slot_transitions.py",
+                "        run, closed = spec.id, server.closed\n",
+                "        run, closed = spec.id, server.closed\n"
+                "        __import__('logging').getLogger('checkins').info(server.exact_sums)\n",
+            ),
+        ),
+        (
+            f"{PAST_SUMS}"
+            "::test_invariant_16_nothing_about_exact_sums_is_logged_or_published[sqlite]",
+        ),
+    ),
+    Mutant(
+        "stopped-run-keeps-sums",
+        "a run that is stopped leaves its exact sums in the store",
+        (
+            Change(
+                "service/runs/slot_transitions.py",
+                "        past_sums.erase_exact_sums(connection, spec.id)\n",
+                "",
+            ),
+        ),
+        (f"{PAST_SUMS}::test_invariant_16_a_run_that_is_stopped_leaves_no_exact_sum[sqlite]",),
+    ),
+    Mutant(
+        "lost-sums-unnoticed",
+        "a coordinator starts on a store that has lost the exact sums of an open run",
+        (
+            Change(
+                "service/store/rollback_detection.py",
+                "for run in database.read(run_state.runs_without_exact_sums)",
+                "for run in ()",
+            ),
+        ),
+        (
+            f"{PAST_SUMS}"
+            "::test_invariant_16_a_store_that_lost_its_exact_sums_is_not_continued[sqlite]",
+        ),
     ),
 )

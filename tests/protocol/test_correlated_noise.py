@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy.stats import chi2
 
 from checkins.accounting import NoiseStrategy
 from checkins.errors import InvalidValue, OutOfOrder
@@ -18,9 +19,10 @@ from checkins.protocol.correlated_noise import noisy_sum, published_total
 from checkins.protocol.machine import Event
 from checkins.protocol.model_update import ModelUpdate
 from checkins.protocol.report import Report, ReportChecks
-from checkins.protocol.rules import MAX_ENROLLED, Filling, Rules
+from checkins.protocol.rules import MAX_ENROLLED, Filling, Rules, sampler_of
 from checkins.protocol.server import SERVER, RecordClosing, Server
 from checkins.randomizers import NormBound
+from tests.support.campaigns import CORRELATED, campaign
 
 STRATEGY = NoiseStrategy((12, 6, 5, 4), bits=4)
 RULES = Rules(
@@ -186,6 +188,15 @@ def test_the_state_of_a_closing_slot_holds_no_sum_but_those_that_are_needed() ->
     assert closing.slot is not None
     assert closing.slot.exact_sum is None
     assert [kept.tolist() for kept in closing.exact_sums] == [[2, 2]]
+
+
+def test_the_noise_of_a_campaign_has_its_deviation_on_the_release_grid() -> None:
+    """The mean square of a right sampler is outside with probability 1e-12."""
+    sampler = sampler_of(campaign(**CORRELATED), dimension=20_000)
+    noise = sampler.noise().astype(np.float64) * 1e-6 * 2.0**-4
+    lowest, highest = (chi2.ppf(p, 20_000) / 20_000 for p in (5e-13, 1 - 5e-13))
+    assert 4.0**2 * lowest < float(np.mean(noise**2)) < 4.0**2 * highest
+    assert (sampler.encode(np.full(20_000, 1e-3)).units == 1000).all()
 
 
 def test_a_strategy_needs_noise_of_the_server() -> None:

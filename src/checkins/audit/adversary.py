@@ -191,17 +191,27 @@ class Adversary:
         return scores
 
     def ledger_scores(self, observed: Observations) -> AttackScores:
-        """Return the sum of the report counts in the ledger, or −1 if the ledger has no counts."""
-        counts = [count for _, count in observed.closings if count is not None]
-        return {"counts in the ledger": float(sum(counts)) if counts else -1.0}
+        """Return scores computed from the ledger: its report counts, and its totals.
+
+        The score of the counts is −1 if the ledger has no counts.
+        """
+        counts = [count for count in observed.contributors.values() if count is not None]
+        totals = [closing.total for closing in observed.closings if closing.total is not None]
+        return {
+            "counts in the ledger": float(sum(counts)) if counts else -1.0,
+            "largest total in the ledger": max((float(total[-1]) for total in totals), default=0.0),
+            "totals in the ledger that are not zero": float(sum(total.any() for total in totals)),
+        }
 
     def disk_scores(self, observed: Observations) -> AttackScores:
         """Return scores of the data that remain on the disks of server and device after the end."""
         slot, device = observed.server_disk.slot, observed.device_disk
         report = None if device is None else device.report
         value = 0.0 if report is None else float(report.values[-1]) * self._grid_step
+        sums = observed.server_disk.exact_sums
         return {
             "server's disk": float(slot is not None and CANARY in slot.receipts_by_token),
+            "sums on the server's disk": float(sum(exact_sum[-1] for exact_sum in sums)),
             "device's disk": value,
         }
 
@@ -217,7 +227,7 @@ class Adversary:
         A slot has one sum for each distinct model that was released for it. A correct server
         releases one model per slot.
         """
-        counts = dict(observed.closings)
+        counts = observed.contributors
         latest_model, sums = observed.start_model, dict[int, list[NDArray[np.float64]]]()
         model_before = latest_model
         step = self._model_update.rate * self._model_update.unit / self._grid_step
@@ -268,7 +278,7 @@ class Adversary:
         if isinstance(self.randomizer, RandomizedResponse):
             return self._log_ratio_of_categories(self.randomizer, update, self._sums(observed))
         if self.campaign.design.protocol is Protocol.AVERAGED:
-            return self._log_ratio_of_averages(last_entries, update, dict(observed.closings))
+            return self._log_ratio_of_averages(last_entries, update, observed.contributors)
         others = scenario.others_per_slot
         shift = update + (1.0 if others else 0.0)  # the canary displaces an update of −1
         choice_probability = others / (others + 1.0) if others else 1.0

@@ -24,6 +24,7 @@ from checkins.accounting import (
     GaussianNoise,
     LocalRandomizer,
     NoiseAt,
+    NoiseStrategy,
     Population,
     Protocol,
 )
@@ -154,12 +155,20 @@ def _consecutive_audit(campaigns: tuple[Campaign, ...]) -> MachineAudit:
 # ---- campaigns ----------------------------------------------------------------------------------
 
 
-def server_noise(*, slots: int, noise: float, delta: float, participation: float = 1.0) -> Campaign:
+def server_noise(
+    *,
+    slots: int,
+    noise: float,
+    delta: float,
+    participation: float = 1.0,
+    strategy: NoiseStrategy | None = None,
+) -> Campaign:
     """Return a campaign that uses every check-in, with noise at the server.
 
-    ``noise`` is the noise multiplier. The certified epsilon of such a campaign is tight.
+    ``noise`` is the noise multiplier. The certified epsilon of such a campaign is tight, unless the
+    noise is correlated across slots by ``strategy``.
     """
-    randomizer = GaussianNoise(noise, NoiseAt.SERVER)
+    randomizer = GaussianNoise(noise, NoiseAt.SERVER, strategy)
     return _campaign(randomizer, delta, slots=slots, participation=participation)
 
 
@@ -255,6 +264,9 @@ FULL_SLOTS = Scenario("in full slots", UNCLIPPED_NORM, None, others_per_slot=1)
 FULL_SLOTS_OF_TWO = replace(FULL_SLOTS, others_per_slot=2)
 OTHER_DATA = Scenario("with other data", UNCLIPPED_NORM, -UNCLIPPED_NORM)
 _SIX_SLOTS = server_noise(slots=6, noise=0.7, delta=0.1)
+_CORRELATED = server_noise(
+    slots=6, noise=1.0, delta=0.02, strategy=NoiseStrategy((12, 6, 5, 4), bits=4)
+)
 _SMALL_DELTA = server_noise(slots=4, noise=1.0, delta=0.01)
 _RARE_PARTICIPATION = server_noise(slots=2, noise=0.5, delta=0.03, participation=0.1)
 _ADD_REMOVE = server_noise(slots=4, noise=2.0, delta=1e-3)
@@ -289,6 +301,8 @@ LEAK_TESTS: Mapping[str, LeakTest] = {
     "dummies": _leak_test(1500, client_noise(slots=4, noise=1.0, capacity=2, delta=1e-3)),
     # Weak noise, updates that are not clipped, predictable slots and repeated releases.
     "sums": _leak_test(2500, _SIX_SLOTS),
+    # The same, and exact sums in the ledger, if noise is correlated across slots.
+    "correlated": _leak_test(1500, _CORRELATED),
     # A slot that is released again after a restart.
     "restarts": _leak_test(1500, _SMALL_DELTA, Faults(crashes_while_closing=4)),
     # Slots that are drawn too often or never.
@@ -315,6 +329,8 @@ LEAK_TESTS: Mapping[str, LeakTest] = {
     "restored": _leak_test(2000, _SIX_SLOTS, Faults(restorations=24)),
     # Reports that remain on the disks after the campaign.
     "remains": _leak_test(1000, _REPLACE_ONE, scenario=OTHER_DATA, view=AdversaryView.DISKS),
+    # Exact sums that remain on the server's disk after the campaign.
+    "correlated-remains": _leak_test(1000, _CORRELATED, view=AdversaryView.DISKS),
     # Records on the server's disk of which device was in which slot.
     "links": _leak_test(1500, _SMALL_DELTA, view=AdversaryView.DISKS),
     # Slots that the budget does not allow.

@@ -86,14 +86,19 @@ class Observations:
     start_model: Model
     releases: tuple[tuple[int, Model], ...]
     """Slot and model of each release, in order."""
-    closings: tuple[tuple[int, int | None], ...]
-    """Slot and number of contributors of each slot entry of the ledger."""
+    closings: tuple[RecordClosing, ...]
+    """What the server writes to the ledger for each slot."""
     sent_reports: tuple[Report, ...]
     """All reports that the canary's device sent, including repeated ones."""
     server_disk: Server
     """The state on the server's disk after the end."""
     device_disk: Participant | None
     """The state on the disk of the canary's device after the end. None if there was no canary."""
+
+    @property
+    def contributors(self) -> dict[int, int | None]:
+        """The number of contributors of each slot in the ledger, None if the ledger has none."""
+        return {closing.slot: closing.contributors for closing in self.closings}
 
 
 @dataclass(slots=True, eq=False)
@@ -124,7 +129,7 @@ class MachineRun:
     _closing_crashes: int = 0
     _invitation_crashes: int = 0
     _releases: list[tuple[int, Model]] = field(default_factory=list)
-    _closings: list[tuple[int, int | None]] = field(default_factory=list)
+    _closings: list[RecordClosing] = field(default_factory=list)
     _sent_reports: list[Report] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -270,9 +275,9 @@ class MachineRun:
                 self._send(self._token_of_receipt[receipt], events.Dismissed(receipt))
             case slots.AcknowledgeReport(receipt):
                 self._send(self._token_of_receipt[receipt], events.ReportAcknowledged(receipt))
-            case RecordClosing(slot, _, contributors):
+            case RecordClosing(slot) as closing:
                 self.server_disk = state
-                self._closings.append((slot, contributors))
+                self._closings.append(closing)
                 if self._crashes_while_closing():
                     return True
                 self._server_step(servers.ClosingRecorded(slot))
