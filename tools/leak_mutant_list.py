@@ -61,6 +61,7 @@ _NO_LEAK_BY_REASON: dict[str, tuple[str, ...]] = {
     "any computation on released sums is post-processing": (
         "accumulator-not-reset",
         "a-band-too-few",
+        "reads-of-two-moments",
     ),
     "a client that is answered too early may lose its one participation; it reveals nothing": (
         "acknowledged-before-durable",
@@ -302,22 +303,6 @@ _MORE_LEAKS = (
             ),
         ),
         ("grid",),
-    ),
-    LeakMutant(
-        "server-noise-once",
-        "the server draws its noise once, and adds the same noise to every slot",
-        (
-            Change(
-                "randomizers/device.py",
-                "return self._server_noise.draw(self.dimension, _RANDOMNESS).astype(np.int64)",
-                "global _KEPT\n"
-                '        if "_KEPT" not in globals():\n'
-                "            noise = self._server_noise.draw(self.dimension, _RANDOMNESS)\n"
-                "            _KEPT = noise.astype(np.int64)\n"
-                "        return _KEPT",
-            ),
-        ),
-        ("sums",),
     ),
 )
 

@@ -1193,6 +1193,21 @@ MUTANTS = (
         ("tests/cli/test_verify.py::test_a_saved_ledger_is_verified_with_a_pinned_key",),
     ),
     Mutant(
+        "reads-of-two-moments",
+        "a worker may combine a model with the ledger after the next slot",
+        (
+            Change(
+                "service/store/database.py",
+                'isolation_level="REPEATABLE READ"',
+                'isolation_level="READ COMMITTED"',
+            ),
+        ),
+        (
+            "tests/service/test_workers.py::test_a_worker_that_reads_a_run_while_a_slot_closes"
+            "_continues_from_its_model",
+        ),
+    ),
+    Mutant(
         "noise-reused",
         "a coordinator draws noise once, and adds the same noise in every slot",
         (

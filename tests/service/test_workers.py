@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from checkins.errors import ProtocolViolation
-from checkins.protocol.server import Ending
+from checkins.ledger.entry import hash_model
+from checkins.protocol.server import Ending, Phase
 from checkins.service.authentication import hashed
 from checkins.service.runs import intake, opening, slot_transitions
 from checkins.service.runs.intake import CheckIn, EnrolmentRequest, Submission
@@ -252,11 +253,30 @@ def test_epochs_are_counted_one_by_one(house: House, crew) -> None:
     assert sorted(found) == [2, 3, 4, 5]
 
 
+def test_a_worker_that_reads_a_run_while_a_slot_closes_continues_from_its_model(
+    house: House, crew: list[Database], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The ledger and the model that it read are of one moment, so its next slot verifies."""
+    spec = house.open(campaign())
+    house.close(spec, 1)
+    load = ledgers.load_ledger
+
+    def close_a_slot_and_load(*given: Any) -> Any:
+        monkeypatch.setattr(ledgers, "load_ledger", load)
+        house.close(spec, 2)
+        return load(*given)
+
+    monkeypatch.setattr(ledgers, "load_ledger", close_a_slot_and_load)
+    snapshot = crew[0].read(run_state.load_snapshot, spec)
+    assert hash_model(snapshot.learner.model) == house.entries(spec)[1]["model_hash"]
+    house.clock.now = spec.run_schedule.ends(4)
+    while snapshot.state.phase is not Phase.DONE:
+        snapshot = slot_transitions.advance(crew[0], spec, snapshot)
+    assert house.verified(spec).ledger.running is not None
+
+
 def test_a_reader_never_sees_half_a_release(house: House, crew) -> None:
     spec = house.open(campaign(slots=ROUNDS, epsilon=500.0))
-    from checkins.ledger.entry import hash_model as hash_of
-    from checkins.service.store import run_state
-
     done = threading.Event()
 
     def read() -> list[tuple[str, str]]:
@@ -265,7 +285,7 @@ def test_a_reader_never_sees_half_a_release(house: House, crew) -> None:
             with crew[1].read_transaction() as connection:
                 learner = run_state.load_learner(connection, spec)
                 lines = ledgers.ledger_lines(connection, spec.population, after=0, limit=99)
-            seen.append((hash_of(learner.model), lines[-1].decode()))
+            seen.append((hash_model(learner.model), lines[-1].decode()))
         return seen
 
     def write() -> None:
