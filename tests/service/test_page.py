@@ -29,9 +29,7 @@ from tests.support.browser import (
 )
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Request, Route
-
-    from tests.support.browser import Browser
+    from tests.support.browser import Browser, Request, Route
 
 HOSTILE = "<img src=x onerror=\"document.title='owned'\"><script>document.title='owned'</script>"
 CONTRAST = Path(__file__).with_name("contrast.js").read_text(encoding="utf-8")
