@@ -40,6 +40,7 @@ ALLOCATION, INTEROP = (
 )
 
 ODOMETER = "tests/client/test_odometer.py"
+OPERATORS = "tests/service/test_operators.py"
 SIGNATURE = "tests/ledger/test_signature.py"
 
 MUTANTS = (
@@ -1389,5 +1390,77 @@ MUTANTS = (
             f"{PAST_SUMS}"
             "::test_invariant_16_a_store_that_lost_its_exact_sums_is_not_continued[sqlite]",
         ),
+    ),
+    Mutant(
+        "revoked-key-enrols",
+        "the transaction that enrols a client does not look at revoked keys",
+        (
+            Change(
+                "service/runs/intake.py",
+                "                answers.append(invalid_credential())\n                continue\n",
+                "                pass\n",
+            ),
+        ),
+        (f"{OPERATORS}::test_a_key_that_was_added_enrols_and_one_that_was_revoked_does_not",),
+    ),
+    Mutant(
+        "revocation-unspends",
+        "a key that is added again may enrol once more in the same run",
+        (
+            Change(
+                "service/store/operators.py",
+                "        connection.execute(insert(allow_list), rows)\n",
+                "        connection.execute(insert(allow_list), rows)\n"
+                "        connection.execute(\n"
+                "            delete(schema.enrolments).where("
+                "schema.enrolments.c.credential.in_(part))\n"
+                "        )\n",
+            ),
+        ),
+        (f"{OPERATORS}::test_a_key_that_is_added_again_has_not_got_its_participation_back",),
+    ),
+    Mutant(
+        "keys-beyond-population",
+        "operators may add more keys than the declared population",
+        (
+            Change(
+                "service/runs/operator_actions.py",
+                "            require_populations(connection, size)\n",
+                "            pass\n",
+            ),
+        ),
+        (f"{OPERATORS}::test_no_more_keys_are_added_than_the_population_of_an_open_run",),
+    ),
+    Mutant(
+        "revoked-token-works",
+        "a token is valid for as long as the process has once seen it",
+        (
+            Change(
+                "service/routes/requests.py",
+                "        found = await runner.read_store(operators.operator_with, token)\n",
+                "        known = runner.__dict__.setdefault('known_tokens', {})\n"
+                "        found = known.get(token) or await runner.read_store(\n"
+                "            operators.operator_with, token\n"
+                "        )\n"
+                "        known[token] = found\n",
+            ),
+        ),
+        (f"{OPERATORS}::test_several_named_tokens_are_valid_at_a_time_and_each_can_be_revoked",),
+    ),
+    Mutant(
+        "metrics-token-operates",
+        "a token for metrics may do everything",
+        (Change("service/routes/requests.py", " and not only_metrics:", " and False:"),),
+        (f"{OPERATORS}::test_a_token_for_metrics_reads_only_the_metrics",),
+    ),
+    Mutant(
+        "rewritten-log",
+        "a changed line of the log of operators' actions is accepted",
+        (
+            Change(
+                "ledger/operator_log.py", "        if line != expected:\n", "        if False:\n"
+            ),
+        ),
+        (f"{OPERATORS}::test_a_log_that_was_changed_is_refused",),
     ),
 )

@@ -14,9 +14,10 @@ import pytest
 from checkins.ledger.signature import SigningKey
 from checkins.protocol import wire
 from checkins.service import metrics
+from checkins.service.authentication import hashed
 from checkins.service.http.problems import PROBLEM_TYPES
 from checkins.service.http.uvicorn_hooks import limited_protocol
-from checkins.service.routes import campaigns, clients, planning, readiness
+from checkins.service.routes import campaigns, clients, operators, planning, readiness
 from checkins.service.runs import server_sent_events
 from checkins.service.settings import Enrolment, EnrolmentKind, Limits, Settings
 from tests.support.campaigns import campaign_text
@@ -115,12 +116,14 @@ def test_every_kind_of_enrolment_is_documented() -> None:
         assert re.search(rf"^\| `{kind}` \|", SERVICE, re.M), kind
 
 
+KEY = "the-key-of-one-device"
 MODELS = {
     (method, route.path): route.response_model
     for router in (
         campaigns.router,
         campaigns.public_router,
         clients.router,
+        operators.router,
         planning.router,
         readiness.router,
     )
@@ -148,7 +151,7 @@ def test_no_answer_has_a_field_that_is_not_declared(tmp_path: Path) -> None:
 
         opened = await it.ask("POST", "//campaigns", OPERATOR, content=campaign_text(slots=3))
         it.run = declared(opened, "/campaigns")["id"]
-        token = (await ask("POST", "/enrolments"))["token"]
+        token = (await ask("POST", "/enrolments", KEY))["token"]
         await it.begin(1)
         receipt = (await ask("POST", "/slots/{slot}/check-ins", token, slot=1))["receipt"]
         await it.choose(1)
@@ -164,11 +167,21 @@ def test_no_answer_has_a_field_that_is_not_declared(tmp_path: Path) -> None:
         declared(await it.http.get("/healthz"), "/healthz")
         await it.turn(it.clock.now, lambda: not readiness.reasons_not_ready(it.runner))
         declared(await it.http.get("/readyz"), "/readyz")
+        keys = {"keys": [f"sha256:{64 * 'a'}"]}
+        for path in ("/allow-list/additions", "/allow-list/revocations"):
+            declared(await it.ask("POST", f"/{path}", OPERATOR, json=keys), path)
+        declared(await it.ask("GET", "//allow-list", OPERATOR), "/allow-list")
+        alice = {"token": f"sha256:{64 * 'b'}", "role": "operator"}
+        answer = await it.ask("PUT", "//operators/alice", OPERATOR, json=alice)
+        declared(answer, "/operators/{name}")
+        declared(await it.ask("GET", "//operators", OPERATOR), "/operators")
         await ask("DELETE", "", OPERATOR)
         await ask("GET", "")
 
     SigningKey.generate(SigningKey.generate()).write(tmp_path / "signing.key")
-    how: dict[str, Any] = {"signing_key": tmp_path / "signing.key"}
+    keys = frozenset({hashed(KEY)})
+    listed = Enrolment(kind=EnrolmentKind.ALLOW_LIST, allow_list=keys)
+    how: dict[str, Any] = {"signing_key": tmp_path / "signing.key", "enrolment": listed}
     play(f"sqlite:///{tmp_path}/store.db", tmp_path, scenario, **how)
     assert set(MODELS) - seen == {("GET", "/plan/answer")}
 

@@ -89,8 +89,15 @@ def test_a_progress_file_never_says_less_than_before(tmp_path: Path) -> None:
     path = tmp_path / "w"
     ProgressFile(path).record(StoreProgress(5, {"a": 9}))
     ProgressFile(path).record(StoreProgress(4, {"a": 3, "b": 1}))
-    assert json.loads(path.read_text()) == {"epoch": 5, "entries": {"a": 9, "b": 1}, "runs": {}}
+    written = json.loads(path.read_text())
+    assert written == {"epoch": 5, "entries": {"a": 9, "b": 1}, "runs": {}, "actions": 0}
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_log_of_actions_that_became_shorter_is_a_loss() -> None:
+    lost = StoreProgress(5, actions=3).losses_in(StoreProgress(5, actions=2))
+    assert lost == ["its log of operators' actions has 2 entries, and had 3"]
+    assert StoreProgress(5, actions=3).losses_in(StoreProgress(5, actions=3)) == []
 
 
 @pytest.mark.parametrize("text", ["", "{}", "[]", '{"epoch": "x", "entries": {}}', "\0"])
@@ -279,6 +286,7 @@ def test_preparing_counts_an_epoch_and_opens_or_finds_the_campaign(
         "epoch": 1,
         "entries": {"population clinic": 1},
         "runs": {"population clinic": 1},
+        "actions": 1,
     }
     second = prepared(chosen, clock, campaign=campaign())
     assert first.id == second.id

@@ -19,7 +19,8 @@ COMMANDS = {
     **{"account": "account", "calibrate": "account", "init": "plan", "plan": "plan"},
     **{"check": "check", "simulate": "simulate", "audit": "audit", "serve": "serve"},
     **{"join": "join", "swarm": "join", "export": "export", "backup": "export"},
-    **{"signing-key": "signing_key", "verify": "check", "paper": "paper"},
+    **{"allow-list": "operators", "operators": "operators", "signing-key": "signing_key"},
+    **{"verify": "check", "paper": "paper"},
 }
 """Maps each command to its module in ``checkins.cli.commands``, in the order of the help."""
 

@@ -70,8 +70,17 @@ def connect(url: str, given: GivenOptions) -> Iterator[tuple[httpx.Client, str]]
     """Connect to the service at ``url``. Yield the connection and the id of a run.
 
     ``url`` may name the run, as in URL/campaigns/ID. If it is only the address of the service, the
-    newest run is used, and all campaigns of the service must have the same population. Responses
-    are limited in size and time. ``given`` has the options ``CONNECTION_OPTIONS``.
+    newest run is used, and all campaigns of the service must have the same population.
+    """
+    with open_connection(url, given) as (http, run):
+        yield http, run or _newest_run_of_only_population(http, url)
+
+
+@contextmanager
+def open_connection(url: str, given: GivenOptions) -> Iterator[tuple[httpx.Client, str | None]]:
+    """Connect to the service at ``url``. Yield the connection, and the id of the run in ``url``.
+
+    Responses are limited in size and time. ``given`` has the options ``CONNECTION_OPTIONS``.
     """
     try:
         import httpx
@@ -90,7 +99,7 @@ def connect(url: str, given: GivenOptions) -> Iterator[tuple[httpx.Client, str]]
         verify = tls_context(given.texts.get("ca")) or True
     try:
         with httpx.Client(base_url=base_url, timeout=TIMEOUT_S, verify=verify) as http:
-            yield http, run or _newest_run_of_only_population(http, url)
+            yield http, run
     except httpx.InvalidURL as error:
         raise UsageError(f"{printable(url)}: is not a valid URL: {error}") from error
     except ResponseRejected as error:
@@ -146,6 +155,23 @@ def fetch_signed_head(http: httpx.Client, run: str, entries: int) -> tuple[bytes
 
     path = wire.SIGNED_HEAD_PATH.format(run=run, entries=entries)
     return _fetch(http, path, MAX_SIGNED_HEAD_BYTES), str(http.base_url.join(path))
+
+
+def send_as_operator(
+    http: httpx.Client, method: str, path: str, token: str, body: bytes | None = None
+) -> bytes:
+    """Send a request with an operator's token and return the body of the response."""
+    from checkins.client.actions import Request, RequestKind
+    from checkins.client.bounded_http import fetch
+    from checkins.client.service_client import MAX_LISTING_BYTES
+
+    headers = wire.bearer(token) | ({} if body is None else {"Content-Type": wire.JSON_TYPE})
+    request = Request(
+        RequestKind.OPERATE, method, path, TIMEOUT_S, headers, body, max_bytes=MAX_LISTING_BYTES
+    )
+    response, answer = fetch(http, request)
+    _raise_for_status(response, answer)
+    return answer
 
 
 def _fetch(http: httpx.Client, path: str, max_bytes: int) -> bytes:

@@ -54,6 +54,7 @@ class RequestKind(StrEnum):
     REPORT = "accept the report"
     LEDGER = "show its ledger"
     WITHDRAW = "accept the withdrawal"
+    OPERATE = "accept the operator's request"
 
 
 @dataclass(frozen=True, slots=True)

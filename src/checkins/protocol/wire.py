@@ -35,6 +35,12 @@ LATEST_MODEL_PATH = "/campaigns/{run}/models/latest"
 LEDGER_PATH = "/campaigns/{run}/ledger"
 LEDGER_HEAD_PATH = "/campaigns/{run}/ledger/heads/{entries}"
 SIGNED_HEAD_PATH = "/campaigns/{run}/ledger/heads/{entries}/signature"
+ALLOW_LIST_PATH = "/allow-list"
+ADDED_KEYS_PATH = "/allow-list/additions"
+REVOKED_KEYS_PATH = "/allow-list/revocations"
+OPERATORS_PATH = "/operators"
+OPERATOR_PATH = "/operators/{name}"
+OPERATOR_LOG_PATH = "/operator-log"
 EVENTS_PATH = "/campaigns/{run}/events"
 
 RUN_ID_DIGITS = 12
@@ -43,6 +49,7 @@ RUN_ID = rf"[0-9a-f]{{{RUN_ID_DIGITS}}}-[0-9]{{1,7}}"
 """The regular expression of a run's id."""
 
 RunStatus = Literal["waiting", "running", "completed", "stopped"]
+OperatorRole = Literal["operator", "metrics"]
 OutcomeName = Literal["waiting", "chosen", "dismissed"]
 FINISHED_STATUSES: tuple[RunStatus, ...] = ("completed", "stopped")
 """The statuses of a run that has no further slots."""
@@ -299,6 +306,44 @@ class ReportAccepted(TypedDict):
     """The response to a report that was accepted."""
 
     status: Literal["taken"]
+
+
+class KeyHashes(TypedDict):
+    """Keys of clients, to add to the allow-list or to revoke. The keys themselves are not sent."""
+
+    keys: Annotated[list[str], "`sha256:` and the SHA-256 of each key, in hexadecimal digits"]
+
+
+class AllowList(TypedDict):
+    """The number of keys that may enrol."""
+
+    keys: int
+
+
+class AllowListChange(AllowList):
+    """The result of a change of the allow-list."""
+
+    changed: Annotated[int, "Number of keys that this request has added or revoked"]
+
+
+class NewOperator(TypedDict):
+    """The token of a new operator. The token itself is not sent."""
+
+    token: Annotated[str, "`sha256:` and the SHA-256 of the token, in hexadecimal digits"]
+    role: OperatorRole
+
+
+class Operator(TypedDict):
+    """An operator: its name, and what its token may do."""
+
+    name: str
+    role: Annotated[OperatorRole, "`metrics` may only read the metrics"]
+
+
+class Operators(TypedDict):
+    """The operators that were added to the service."""
+
+    operators: list[Operator]
 
 
 class Health(TypedDict):

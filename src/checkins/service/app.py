@@ -13,13 +13,13 @@ from fastapi.responses import FileResponse, HTMLResponse
 
 from checkins import __version__
 from checkins.protocol.report import MAX_HEADER_BYTES
-from checkins.protocol.wire import CAMPAIGNS_PATH
+from checkins.protocol.wire import ADDED_KEYS_PATH, CAMPAIGNS_PATH, REVOKED_KEYS_PATH
 from checkins.service import logs
 from checkins.service.http import problems
 from checkins.service.http.problems import Problem
 from checkins.service.http.request_limits import RequestLimits
 from checkins.service.metrics import RequestMetrics
-from checkins.service.routes import campaigns, clients, planning, readiness
+from checkins.service.routes import campaigns, clients, operators, planning, readiness
 from checkins.service.routes.planning import planner_of
 from checkins.service.routes.requests import SECURITY_SCHEMES, HeadRoute, also_head
 from checkins.service.runs.runner import Runner
@@ -94,7 +94,7 @@ def create_app(
     app.state.runner = runner
     app.state.planner = planner
     routers = (clients.router, campaigns.router, campaigns.public_router)
-    for router in (*routers, planning.router, readiness.router, pages):
+    for router in (*routers, operators.router, planning.router, readiness.router, pages):
         app.router.routes += router.routes  # a flat list is faster than nested routers
     _declare_security(app)
     problems.install_handlers(app)
@@ -126,7 +126,10 @@ def _declare_security(app: FastAPI) -> None:
 
 
 def _body_limit(runner: Runner, scope: Any) -> int:
-    """Return the size limit of a body in bytes, for a report, a campaign file or another body."""
+    """Return the size limit of a body in bytes.
+
+    It depends on the path: a report, a campaign file or a list of keys, or another body.
+    """
     path: str = scope["path"]
     if path.endswith("/report"):
         run = path.split("/", 3)[2:3]
@@ -134,7 +137,8 @@ def _body_limit(runner: Runner, scope: Any) -> int:
         if live_run is not None:
             return 8 + MAX_HEADER_BYTES + 4 * live_run.spec.dimension
     limits = runner.settings.limits
-    return limits.campaign_bytes if path == CAMPAIGNS_PATH else limits.body_bytes
+    is_large = path in (CAMPAIGNS_PATH, ADDED_KEYS_PATH, REVOKED_KEYS_PATH)
+    return limits.campaign_bytes if is_large else limits.body_bytes
 
 
 async def _store_error_response(request: Request, error: Exception) -> Response:

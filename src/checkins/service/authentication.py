@@ -58,12 +58,15 @@ class Enrolment:
             )
         if self.secret is not None:
             require_secret("secret", self.secret)
-        if (self.kind is EnrolmentKind.ALLOW_LIST) != bool(self.allow_list):
-            raise InvalidValue(
-                "enrolment", kind, "needs keys if its kind is allow-list, and otherwise takes none"
-            )
+        if self.allow_list and self.kind is not EnrolmentKind.ALLOW_LIST:
+            raise InvalidValue("enrolment", kind, "takes no keys, because its kind is another")
         if not all(isinstance(key, str) and _SHA256_HEX.fullmatch(key) for key in self.allow_list):
             raise InvalidValue("allow_list", HIDDEN, "must contain the sha256 of each key, in hex")
+
+    @property
+    def file_keys(self) -> frozenset[str] | None:
+        """The hashes of keys in the file of the allow-list; None if there is no allow-list."""
+        return self.allow_list if self.kind is EnrolmentKind.ALLOW_LIST else None
 
     @classmethod
     def open(cls) -> Self:
@@ -76,32 +79,27 @@ class Enrolment:
         return cls(kind=EnrolmentKind.SECRET, secret=read_secret(path, name="secret_file"))
 
     @classmethod
-    def from_allow_list_file(cls, path: Path) -> Self:
-        """Return an enrolment for clients with a key in a file.
+    def from_allow_list_file(cls, path: Path, *, name: str = "allow_list") -> Self:
+        """Return an enrolment for clients with a key in a file. Errors show ``name``.
 
         Each line holds one key, or ``sha256:`` and the hash of a key in hex.
         """
         keys = set()
-        for number, line in enumerate(_lines(path, name="allow_list"), start=1):
+        for number, line in enumerate(_lines(path, name=name), start=1):
             if not line:
                 continue
-            digest, name = line.removeprefix("sha256:").lower(), f"allow_list line {number}"
-            if not line.startswith("sha256:"):
-                require_secret(name, line)
-                digest = hashed(line)
-            elif not _SHA256_HEX.fullmatch(digest):
-                raise InvalidValue(name, HIDDEN, "must be sha256: and 64 hex digits")
-            keys.add(digest)
+            keys.add(key_hash(f"{name} line {number}", line))
         if not keys:
-            raise InvalidValue("allow_list", str(path), "contains no key; write one key per line")
+            raise InvalidValue(name, str(path), "contains no key; write one key per line")
         return cls(kind=EnrolmentKind.ALLOW_LIST, allow_list=frozenset(keys))
 
     def admit(self, credential: str | None) -> str | None:
         """Check whether a client with this credential may enrol; raise NotAdmitted if not.
 
-        ``credential`` is None if the client sent none. Return the SHA-256 of a listed key, and None
-        for the shared secret or open enrolment. Neither the result nor the duration reveals how
-        similar a credential is to a valid credential.
+        ``credential`` is None if the client sent none. Return None for the shared secret or open
+        enrolment. With an allow-list, return the SHA-256 of the credential: whether it may enrol
+        depends on the store too. Neither the result nor the duration reveals how similar a
+        credential is to a valid credential.
         """
         if self.kind is EnrolmentKind.OPEN:
             return None
@@ -109,13 +107,33 @@ class Enrolment:
             raise NotAdmitted(
                 "this service enrols only clients with a credential; send it as Bearer"
             )
-        digest = hashed(credential)
-        if self.secret is not None:
-            if is_same_secret(credential, self.secret):
-                return None
-        elif digest in self.allow_list:
+        if self.kind is EnrolmentKind.ALLOW_LIST:
+            return hashed(credential)
+        if self.secret is None or not is_same_secret(credential, self.secret):
+            raise invalid_credential()
+        return None
+
+
+def invalid_credential() -> NotAdmitted:
+    """Return the error for a credential that is not valid."""
+    return NotAdmitted("this credential is not valid here; ask the operator for one")
+
+
+def parse_hash(name: str, text: object) -> str:
+    """Return the digits of ``sha256:`` and 64 hex digits; raise InvalidValue about ``name``."""
+    if isinstance(text, str) and text.startswith("sha256:"):
+        digest = text.removeprefix("sha256:").lower()
+        if _SHA256_HEX.fullmatch(digest):
             return digest
-        raise NotAdmitted("this credential is not valid here; ask the operator for one")
+    raise InvalidValue(name, HIDDEN, "must be sha256: and 64 hex digits")
+
+
+def key_hash(name: str, text: str) -> str:
+    """Return the hash of a key, which is given as it is, or as ``sha256:`` and its hash."""
+    if text.startswith("sha256:"):
+        return parse_hash(name, text)
+    require_secret(name, text)
+    return hashed(text)
 
 
 def hashed(credential: str) -> str:

@@ -14,10 +14,11 @@ from typing import Any
 
 from checkins.campaign import Campaign
 from checkins.errors import InvalidValue
+from checkins.ledger.operator_log import MACHINE, OperatorAction
 from checkins.service import backup, logs
-from checkins.service.runs import clock_jumps, opening
+from checkins.service.runs import clock_jumps, opening, operator_actions
 from checkins.service.settings import Settings
-from checkins.service.store import metadata, run_state
+from checkins.service.store import metadata, operators, run_state
 from checkins.service.store.database import Database
 from checkins.service.store.rollback_detection import ProgressFile, progress_of
 from checkins.service.store.run_state import RunSpec
@@ -90,6 +91,11 @@ def prepare(
             for event, message in guard.warnings(store, settings.store).items():
                 logs.warning(event)
                 warn(message)
+        operator_actions.log_start_options(
+            store,
+            *([OperatorAction.STORE_RESTORED] if restore else []),
+            *([OperatorAction.CLOCK_TRUSTED] if trust_clock else []),
+        )
         _check_populations(store, settings)
         metadata.begin_epoch(store)
         spec = None
@@ -116,8 +122,8 @@ def _open_campaign(
     stored = None
     if start.is_given:
         stored = _stored_with_other_start(database, campaign, start, start_again)
-    allow_list_size = len(settings.enrolment.allow_list)
-    options: Any = {"folder": settings.folder, "allow_list_size": allow_list_size}
+    keys = settings.enrolment.file_keys
+    options: Any = {"folder": settings.folder, "allow_list": keys, "operator": MACHINE}
     if stored is not None:
         return opening.open_run(database, stored, **options)
     return opening.open_run(database, campaign, with_start=start.apply_to, **options)
@@ -125,9 +131,10 @@ def _open_campaign(
 
 def _check_populations(database: Database, settings: Settings) -> None:
     """Raise InvalidValue if the allow-list has more keys than an open run may have clients."""
-    for spec in database.read(run_state.load_specs_except, ()):
-        if database.read(run_state.load_state, spec.id).ending is None:
-            opening.require_allow_list_fits(spec.campaign, len(settings.enrolment.allow_list))
+    keys = settings.enrolment.file_keys
+    if keys is not None:
+        size = database.read(operators.allow_list_size, keys)
+        database.read(operator_actions.require_populations, size)
 
 
 def _stored_with_other_start(

@@ -56,7 +56,15 @@ TABLE = {
     ("get", "/campaigns/{}/models/latest"): (NONE, 200, "application/octet-stream"),
     ("get", "/campaigns/{}/ledger"): (NONE, 200, "application/x-ndjson"),
     ("get", "/campaigns/{}/ledger/heads/{}"): (NONE, 200, "application/json"),
+    ("get", "/campaigns/{}/ledger/heads/{}/signature"): (NONE, 200, "application/json"),
     ("get", "/campaigns/{}/events"): (NONE, 200, "text/event-stream"),
+    ("get", "/allow-list"): (OPERATORS, 200, "application/json"),
+    ("post", "/allow-list/additions"): (OPERATORS, 200, "application/json"),
+    ("post", "/allow-list/revocations"): (OPERATORS, 200, "application/json"),
+    ("get", "/operators"): (OPERATORS, 200, "application/json"),
+    ("put", "/operators/{}"): (OPERATORS, 200, "application/json"),
+    ("delete", "/operators/{}"): (OPERATORS, 204, None),
+    ("get", "/operator-log"): (OPERATORS, 200, "application/x-ndjson"),
     ("get", "/plan/answer"): (NONE, 200, "application/json"),
     ("get", "/metrics"): (OPERATORS, 200, "text/plain"),
     ("get", "/healthz"): (NONE, 200, "application/json"),
@@ -64,6 +72,9 @@ TABLE = {
 }
 BODIES = {
     ("post", "/campaigns"): "application/toml",
+    ("post", "/allow-list/additions"): "application/json",
+    ("post", "/allow-list/revocations"): "application/json",
+    ("put", "/operators/{}"): "application/json",
     ("put", "/campaigns/{}/slots/{}/report"): "application/octet-stream",
 }
 UNDOCUMENTED = ["/", "/plan", "/page/page.css", "/page/page.js", "/openapi.json"]
@@ -187,7 +198,8 @@ class Keys:
     def bearer(self, label: str) -> list[str]:
         """Whom one could pretend to be at this operation; nobody stops a campaign of ours."""
         chosen = self.world.guests.chosen[0]
-        if label in ("POST /campaigns", "GET /metrics"):
+        of_operators = ("/operators", "/allow-list", "/operator-log", "/metrics")
+        if label == "POST /campaigns" or label.partition(" ")[2].startswith(of_operators):
             return [OPERATOR, self.token]
         if label.endswith(("/model", "/report")):
             return [chosen, self.world.guests.dismissed[0], OPERATOR]
@@ -198,6 +210,8 @@ class Keys:
         world = self.world
         if name == "slot":
             return [1, 2, 100]
+        if name == "name":
+            return ["alice", "bob"]
         if name == "receipt":
             return [world.guests.chosen[0], world.guests.dismissed[0]]
         decided = label.endswith(("/model", "/report", "/check-ins/{receipt}"))

@@ -50,7 +50,7 @@ OPTIONS = (
         Default: secret with --secret-file, allow-list with --allow-list, otherwise open.
     --secret-file FILE  File with the secret that every client needs to enrol.
     --allow-list FILE  File with one key, or the hash sha256:HEX of a key, on each line. With each
-        key, one client can enrol per run.
+        key, one client can enrol per run. `checkins allow-list` adds and revokes keys later.
     --operator-token-file FILE  File with the token that operators send. Default: the environment
         variable {OPERATOR_TOKEN_VARIABLE}, otherwise a token is generated and printed.
     --signing-key FILE  Key file that `checkins signing-key` wrote, to sign the hashes of ledgers.
@@ -271,7 +271,9 @@ def _enrolment(given: GivenOptions) -> Enrolment:
     if kind is EnrolmentKind.SECRET:
         return Enrolment.from_secret_file(Path(given.required("secret_file", "must be a file")))
     if kind is EnrolmentKind.ALLOW_LIST:
-        return Enrolment.from_allow_list_file(Path(given.required("allow_list", "must be a file")))
+        if "allow_list" not in given:
+            return Enrolment(kind=EnrolmentKind.ALLOW_LIST)
+        return Enrolment.from_allow_list_file(Path(given.texts["allow_list"]))
     return Enrolment.open()
 
 

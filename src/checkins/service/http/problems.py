@@ -44,6 +44,7 @@ PROBLEM_TYPES: Mapping[str, ProblemType] = {
     "unknown-campaign": ProblemType(404, "There is no such campaign"),
     "unknown-receipt": ProblemType(404, "There is no such receipt"),
     "unknown-entry": ProblemType(404, "The ledger has no such entry yet"),
+    "unknown-operator": ProblemType(404, "There is no such operator"),
     "unknown-path": ProblemType(404, "There is nothing at this address"),
     "wrong-method": ProblemType(405, "This address does not take this method"),
     "refused": ProblemType(409, "The protocol does not allow it"),

@@ -61,13 +61,13 @@ async def campaigns(request: Request) -> Response:
 async def open_campaign(request: Request) -> Response:
     """The body is a campaign.toml. The coordinator seals it and opens its next run. If a run of the
     campaign is already open, the response describes that run."""
-    require_operator(request)
-    runner = runner_of(request)
+    operator, runner = await require_operator(request), runner_of(request)
     try:
         campaign = await runner.parse_campaign(await request.body())
     except InvalidCampaign as error:
         raise Problem("invalid", str(error)) from None
-    live_run = await runner.open(campaign)
+    live_run = await runner.open(campaign, operator=operator)
+    await runner.write_progress_file()
     return _view(live_run, runner, code=status.HTTP_201_CREATED)
 
 
@@ -85,9 +85,10 @@ async def stop_campaign(request: Request) -> Response:
     """No further slot is released, and no further run of the campaign follows. The epsilon is
     computed as if the run had reached the last slot that the budget allows, because the decision to
     stop may depend on the releases."""
-    require_operator(request)
+    operator = await require_operator(request)
     live_run, runner = await live_run_of(request), runner_of(request)
-    await runner.stop_run(live_run)
+    await runner.stop_run(live_run, operator=operator)
+    await runner.write_progress_file()
     return _view(live_run, runner)
 
 

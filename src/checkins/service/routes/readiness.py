@@ -55,9 +55,9 @@ async def readyz(request: Request) -> wire.Readiness:
     **openapi_options("Prometheus metrics", ("Metrics", "text/plain"), security="operator"),
 )
 async def metrics(request: Request) -> Response:
-    """Only the operator may read the metrics, because the number of requests at a time is not
-    public."""
-    require_operator(request)
+    """Only operators may read the metrics, because the number of requests at a time is not
+    public. A token with the role `metrics` is enough."""
+    await require_operator(request, only_metrics=True)
     runner = runner_of(request)
     for live_run in runner.live_runs.values():
         spent = live_run.spent and live_run.spent["epsilon"]

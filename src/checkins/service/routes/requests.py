@@ -25,11 +25,13 @@ from starlette.requests import ClientDisconnect
 from starlette.routing import Match
 from starlette.types import Receive, Scope, Send
 
+from checkins.ledger.operator_log import OPERATOR_NAME, TOKEN_FILE
 from checkins.protocol import wire
 from checkins.service import authentication
 from checkins.service.http.problems import Problem, problem_responses
 from checkins.service.runs.live_run import LiveRun
 from checkins.service.runs.runner import Runner
+from checkins.service.store import operators
 
 MAX_SLOT = 10**12
 """Largest number of a slot that a path may contain."""
@@ -41,7 +43,7 @@ Result = TypeVar("Result")
 SECURITY_SCHEMES = {
     name: {"type": "http", "scheme": "bearer", "description": description}
     for name, description in {
-        "operator": "The operator's token",
+        "operator": "The token of an operator",
         "enrolment": "The shared secret or a listed key, if enrolment requires one",
         "token": "The token of an enrolment",
         "receipt": "The receipt of a check-in",
@@ -69,6 +71,9 @@ PARAMETERS: dict[str, dict[str, Any]] = {
         "path", "The receipt of a check-in", True, type="string", pattern=f"^{RECEIPT_PATTERN}$"
     ),
     "Idempotency-Key": parameter("header", _KEY_MEANING, False, type="string", **_KEY_SCHEMA),
+    "name": parameter(
+        "path", "The name of an operator", True, type="string", pattern=f"^{OPERATOR_NAME.pattern}$"
+    ),
     "wait": parameter("query", "Longest wait in seconds", False, type="number", **_WAIT_SCHEMA),
     "after": parameter(
         "query", "Number of lines to skip", False, **_LINES_SCHEMA, minimum=0, default=0
@@ -90,7 +95,7 @@ def openapi_options(
     parameters: str = "",
     *,
     security: str | None = None,
-    body: str | None = None,
+    body: str | type | None = None,
     problems: str = "",
 ) -> dict[str, Any]:
     """Return the arguments of a route's decorator that describe the route in OpenAPI.
@@ -98,9 +103,10 @@ def openapi_options(
     ``response`` is a ``TypedDict`` of ``wire`` if the response is JSON, a tuple of description and
     media type if it is other content, or None if it is empty. ``parameters`` lists names in
     ``PARAMETERS``, separated by spaces. ``security`` is a name in ``SECURITY_SCHEMES``, or None if
-    no credential is needed. ``body`` is the media type of the request's body, or None without a
-    body. ``problems`` lists slugs of problem types, separated by spaces. The problems of an unknown
-    run, of a missing credential and ``COMMON_PROBLEMS`` are added to them.
+    no credential is needed. ``body`` is the media type of the request's body, a ``TypedDict`` of
+    ``wire`` if it is JSON, or None without a body. ``problems`` lists slugs of problem types,
+    separated by spaces. The problems of an unknown run, of a missing credential and
+    ``COMMON_PROBLEMS`` are added to them.
     """
     options: dict[str, Any] = {"summary": summary}
     names = parameters.split()
@@ -109,8 +115,13 @@ def openapi_options(
         extra["security"] = [{security: []}, {}] if security == "enrolment" else [{security: []}]
         problems = f"{'not-operator' if security == 'operator' else 'not-enrolled'} {problems}"
     if body is not None:
-        body_schema = {"type": "string"} if body == wire.CAMPAIGN_FILE_TYPE else BINARY_SCHEMA
-        extra["requestBody"] = {"required": True, "content": {body: {"schema": body_schema}}}
+        media_type = body if isinstance(body, str) else wire.JSON_TYPE
+        body_schema: dict[str, Any] = BINARY_SCHEMA
+        if body == wire.CAMPAIGN_FILE_TYPE:
+            body_schema = {"type": "string"}
+        elif isinstance(body, type):
+            body_schema = schema_of(body).model_json_schema()
+        extra["requestBody"] = {"required": True, "content": {media_type: {"schema": body_schema}}}
     if names or security:
         options["openapi_extra"] = extra
     if "run" in names:
@@ -210,11 +221,25 @@ async def wait_for_disconnect(request: Request) -> None:
         pass
 
 
-def require_operator(request: Request) -> None:
-    """Raise ``not-operator`` unless the request has the operator's token."""
-    operator_token = runner_of(request).settings.operator_token
-    if not authentication.is_operator(credential_of(request), operator_token):
-        raise Problem("not-operator", "send the operator's token as Authorization: Bearer")
+async def require_operator(request: Request, *, only_metrics: bool = False) -> str:
+    """Return the name of the operator whose token a request has; raise ``not-operator`` if none.
+
+    If ``only_metrics``, a token that may only read the metrics is enough. The store decides for
+    each request whether a token is valid, so a revoked token is valid nowhere.
+    """
+    runner, credential = runner_of(request), credential_of(request)
+    if authentication.is_operator(credential, runner.settings.operator_token):
+        return TOKEN_FILE
+    found = None
+    if credential is not None:
+        token = authentication.hashed(credential)
+        found = await runner.read_store(operators.operator_with, token)
+    if found is None:
+        raise Problem("not-operator", "send an operator's token as Authorization: Bearer")
+    name, role = found
+    if role != "operator" and not only_metrics:
+        raise Problem("not-operator", "this token may only read the metrics")
+    return name
 
 
 def json_response(body: Mapping[str, object], *, code: int = status.HTTP_200_OK) -> Response:

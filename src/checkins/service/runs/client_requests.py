@@ -13,7 +13,12 @@ from contextlib import asynccontextmanager
 
 from checkins.protocol import wire
 from checkins.protocol.wire import OutcomeName
-from checkins.service.authentication import derived_token, hashed, new_token
+from checkins.service.authentication import (
+    derived_token,
+    hashed,
+    invalid_credential,
+    new_token,
+)
 from checkins.service.http.problems import Problem
 from checkins.service.runs import cached_responses, clock_jumps, intake
 from checkins.service.runs.cached_responses import cached_model
@@ -21,7 +26,7 @@ from checkins.service.runs.intake import CheckIn, EnrolmentRequest
 from checkins.service.runs.live_run import MAX_EARLY_S, LiveRun
 from checkins.service.runs.memory_limits import REPORT_BYTES_PER_COORDINATE
 from checkins.service.runs.runner import Runner
-from checkins.service.store import ledgers, participants
+from checkins.service.store import ledgers, operators, participants
 
 LEDGER_PART_BYTES = 4_000_000
 """Approximate size of the parts in which a ledger is sent, so that memory does not hold it all."""
@@ -36,8 +41,14 @@ async def enrol(runner: Runner, live_run: LiveRun, credential: str | None, key: 
     idempotency key; each is None if the client sent none. A retry with the same key and the same
     credential from the allow-list gets the same token again.
     """
-    listed_hash = runner.settings.enrolment.admit(credential)  # None without an allow-list
+    enrolment = runner.settings.enrolment
+    listed_hash = enrolment.admit(credential)  # None without an allow-list
     _refuse_if_over(live_run)
+    is_listed = None if listed_hash is None else listed_hash in enrolment.allow_list
+    if listed_hash is not None and not is_listed:  # strangers must not occupy transactions
+        changes = await runner.read_store(operators.allow_list_changes, [listed_hash])
+        if not changes.get(listed_hash, False):
+            raise invalid_credential()
     if listed_hash is None and key is None:
         token, credential_hash = new_token(), None
     else:
@@ -46,7 +57,7 @@ async def enrol(runner: Runner, live_run: LiveRun, credential: str | None, key: 
             secret_key, run=run, credential=listed_hash or "", idempotency_key=key or ""
         )
         credential_hash = listed_hash or hashed(key or "")
-    request = EnrolmentRequest(hashed(token), credential_hash, hashed(key or ""))
+    request = EnrolmentRequest(hashed(token), credential_hash, hashed(key or ""), is_listed)
     await live_run.enrolments.submit(request)
     return token
 

@@ -23,8 +23,9 @@ from checkins.protocol.report import Report
 from checkins.protocol.server import Server
 from checkins.protocol.slot import Acknowledge, CheckedIn, RecordCheckIn, ReportArrived, Slot
 from checkins.randomizers import DeviceReport
+from checkins.service.authentication import invalid_credential
 from checkins.service.runs.report_sum import decode_report
-from checkins.service.store import participants, run_state
+from checkins.service.store import operators, participants, run_state
 from checkins.service.store.database import ConcurrentUpdate, Database
 from checkins.service.store.run_state import RunSpec, RunState
 
@@ -38,12 +39,14 @@ class EnrolmentRequest:
     """The hashes of a new token, of the client's credential and of its idempotency key.
 
     Without an allow-list, the idempotency key also serves as the credential. Then ``credential``
-    is the hash of that key, or None if the client sent no key.
+    is the hash of that key, or None if the client sent no key. ``is_listed`` says whether the file
+    of the allow-list has the credential, and is None without an allow-list.
     """
 
     token: str
     credential: str | None = None
     key: str = ""
+    is_listed: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +147,8 @@ def take_enrolments(
 
     A credential has one token. If a credential enrols again with the same idempotency key, nothing
     changes, and a spent token stays spent. With another key the credential is refused. At most as
-    many clients may enrol as the campaign declares, and a client that withdraws still counts.
+    many clients may enrol as the campaign declares, and a client that withdraws still counts. A key
+    that an operator has revoked is refused, even if it has enrolled before.
     """
     run = spec.id
     sent = {message.credential for message in messages if message.credential is not None}
@@ -160,7 +164,13 @@ def take_enrolments(
             return [ProtocolViolation("the run is over")] * len(messages)
         clients = clients_before = participants.lock_enrolled_count(connection, run)
         keys = participants.enrolment_keys(connection, run, sorted(sent))
+        may_enrol = operators.allow_list_changes(
+            connection, sorted({m.credential or "" for m in messages if m.is_listed is not None})
+        )
         for message in messages:
+            if not may_enrol.get(message.credential or "", message.is_listed is not False):
+                answers.append(invalid_credential())
+                continue
             earlier_key = None if message.credential is None else keys.get(message.credential)
             if earlier_key is not None and earlier_key != message.key:
                 answers.append(ProtocolViolation("this key has enrolled in this run already"))

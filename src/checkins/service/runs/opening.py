@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -13,12 +13,13 @@ from checkins.campaign.task import Model as BuiltInModel
 from checkins.errors import InvalidValue, ProtocolViolation
 from checkins.ledger import InvalidLedger, Ledger, spending_of
 from checkins.ledger.chain import filter_for
+from checkins.ledger.operator_log import OperatorAction
 from checkins.protocol.model_update import Learner, Model
 from checkins.protocol.wire import run_id
 from checkins.service import logs
 from checkins.service.http.problems import Problem
 from checkins.service.runs.memory_limits import require_memory
-from checkins.service.store import ledgers, metadata, run_state
+from checkins.service.store import ledgers, metadata, operators, run_state
 from checkins.service.store.database import Connection, Database
 from checkins.service.store.run_state import RunSpec
 from checkins.service.workers.background_tasks import DaemonThreads
@@ -65,7 +66,8 @@ def open_run(
     *,
     folder: Path,
     with_start: Callable[[Campaign], Campaign] = lambda campaign: campaign,
-    allow_list_size: int = 0,
+    allow_list: Collection[str] | None = None,
+    operator: str | None = None,
 ) -> RunSpec:
     """Open the next run of a campaign and return it.
 
@@ -74,11 +76,14 @@ def open_run(
 
     ``with_start`` returns the campaign with its final start time, which may be relative to now. It
     is called again after the certificate is computed, because the computation may take long.
-    ``folder`` holds the campaign's data files. ``allow_list_size`` is the number of clients' keys
-    in the allow-list for enrolment, or 0 if there is none.
+    ``folder`` holds the campaign's data files. ``allow_list`` are the hashes of clients' keys in
+    the file of the allow-list, or None if there is no allow-list. ``operator`` is who opens the
+    run, for the log of actions; None if nobody asked for it.
     """
     _check_complete(campaign, folder)
-    require_allow_list_fits(campaign, allow_list_size)
+    if allow_list is not None:
+        size = database.read(operators.allow_list_size, allow_list)
+        require_allow_list_fits(campaign, size)
     population, seal = campaign.population_key, with_start(campaign).seal
     while True:
         with database.read_transaction() as connection:
@@ -110,7 +115,7 @@ def open_run(
             return _load_spec(database, run_id(seal, len(past_runs)))  # the budget is used up
         prepared = prepared.with_start_of(with_start(campaign))
         _check_start_is_ahead(database, prepared.spec)
-        if prepared.commit(database, ledger):
+        if prepared.commit(database, ledger, allow_list, operator):
             spec = prepared.spec
             logs.event("opened", campaign=spec.id, slots=spec.rules.slots)
             return spec
@@ -189,12 +194,21 @@ class _PreparedRun:
             return self
         return replace(self, spec=RunSpec(campaign, 1, spec.shapes, spec.affordable))
 
-    def commit(self, database: Database, ledger: Ledger) -> bool:
+    def commit(
+        self,
+        database: Database,
+        ledger: Ledger,
+        allow_list: Collection[str] | None,
+        operator: str | None,
+    ) -> bool:
         """Save the run. If ``ledger`` is out of date, save nothing and return False."""
         spec = self.spec
         with database.exclusive_transaction("openings") as connection:
             if ledgers.load_ledger(connection, spec.population).head != ledger.head:
                 return False
+            if allow_list is not None:  # it may have become longer meanwhile
+                size = operators.allow_list_size(connection, allow_list)
+                require_allow_list_fits(spec.campaign, size)
             learner = self._learner(connection, ledger)
             if ledger.entries == 0:
                 ledgers.add_population(connection, spec.population, ledger)
@@ -205,6 +219,11 @@ class _PreparedRun:
                 raise InvalidValue("campaign", spec.campaign.name, error.problem) from error
             run_state.add_run(connection, spec, self.certificate, entry.filter)
             run_state.save_learner(connection, spec, learner, is_new=True)
+            if operator is not None:
+                action, now = OperatorAction.CAMPAIGN_OPENED, database.now()
+                operators.append_to_log(
+                    connection, action, operator=operator, now=now, campaign=spec.id
+                )
         return True
 
     def _learner(self, connection: Connection, ledger: Ledger) -> Learner:

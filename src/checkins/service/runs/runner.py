@@ -184,10 +184,13 @@ class Runner:
         """Parse the text of a posted campaign file."""
         return await self._opening_queue.run(opening.parse_posted_campaign, text)
 
-    async def open(self, campaign: Campaign) -> LiveRun:
-        """Open the next run of a campaign, or return the run that is open."""
-        folder, allow_list_size = self.settings.folder, len(self.settings.enrolment.allow_list)
-        open_run = partial(opening.open_run, folder=folder, allow_list_size=allow_list_size)
+    async def open(self, campaign: Campaign, *, operator: str | None = None) -> LiveRun:
+        """Open the next run of a campaign, or return the run that is open.
+
+        ``operator`` is who asked for it, for the log of actions.
+        """
+        folder, keys = self.settings.folder, self.settings.enrolment.file_keys
+        open_run = partial(opening.open_run, folder=folder, allow_list=keys, operator=operator)
         return await self._live_run(
             await self._opening_queue.run(open_run, self.database, campaign)
         )
@@ -200,10 +203,11 @@ class Runner:
             await self._timeouts.wait(self._find_new_runs())
         return self.live_runs.get(run)
 
-    async def stop_run(self, live_run: LiveRun) -> None:
+    async def stop_run(self, live_run: LiveRun, *, operator: str) -> None:
         """Stop a run before its next release. No further run of its campaign is opened."""
         was_over = live_run.is_over
-        stopped = await self._transition(slot_transitions.stop, live_run, live_run.snapshot)
+        stop = partial(slot_transitions.stop, operator=operator)
+        stopped = await self._transition(stop, live_run, live_run.snapshot)
         snapshot = await self._transition(slot_transitions.finish, live_run, stopped)
         live_run.update(snapshot)
         live_run.publish(snapshot)
@@ -300,7 +304,7 @@ class Runner:
             )
             if learning_curve.should_measure(live_run.spec, snapshot, live_run.curve):
                 self.background_tasks.run_once(self._measure_model(live_run))
-            await self._write_progress_file()
+            await self.write_progress_file()
 
     async def _read_choice(self, live_run: LiveRun) -> None:
         """Read which clients were chosen, if clients were chosen and this was not read yet."""
@@ -319,7 +323,7 @@ class Runner:
         await asyncio.sleep(max(0.0, public_at - self.database.now()))
         live_run.publish(snapshot)
 
-    async def _write_progress_file(self) -> None:
+    async def write_progress_file(self) -> None:
         """Write the progress of the store. After a failure, ``_poll`` tries again."""
         progress_file = self._progress_file
         if progress_file is None:
@@ -368,7 +372,7 @@ class Runner:
                 if not live_run.is_over or len(live_run.curve) == 0:
                     await self._refresh(live_run)
             if self.progress_file_error is not None:
-                await self._write_progress_file()
+                await self.write_progress_file()
             self.background_tasks.record_success("watch")
 
     async def _check_clock(self) -> None:

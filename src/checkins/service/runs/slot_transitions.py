@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from checkins.ledger import Closed, Reason, SlotClosed, certificate
+from checkins.ledger.operator_log import OperatorAction
 from checkins.protocol import server as servers
 from checkins.protocol import slot as slots
 from checkins.protocol.report import Report
@@ -29,7 +30,7 @@ from checkins.protocol.server import (
 from checkins.protocol.slot import Choose, Expired, RecordChoice, Slot
 from checkins.randomizers import DeviceSampler
 from checkins.service.runs.report_sum import add_reports_in_batches, draw_dummies
-from checkins.service.store import ledgers, participants, past_sums, run_state
+from checkins.service.store import ledgers, operators, participants, past_sums, run_state
 from checkins.service.store.database import Connection, Database
 from checkins.service.store.run_state import RunSnapshot, RunSpec, RunState
 
@@ -184,14 +185,24 @@ def finish(
         return _save_state(connection, spec, ended)
 
 
-def stop(database: Database, spec: RunSpec, last_known: RunSnapshot) -> RunSnapshot:
-    """Stop a run before its next release, and erase the check-ins of the slot in progress."""
+def stop(
+    database: Database, spec: RunSpec, last_known: RunSnapshot, *, operator: str | None = None
+) -> RunSnapshot:
+    """Stop a run before its next release, and erase the check-ins of the slot in progress.
+
+    ``operator`` is who stops it, for the log of actions; None if the service itself does.
+    """
     with database.exclusive_transaction(spec.id) as connection:
         snapshot = run_state.load_snapshot(connection, spec, last_known)
         if snapshot.state.phase is Phase.DONE:
             return snapshot
         participants.erase_check_ins(connection, spec.id)
         past_sums.erase_exact_sums(connection, spec.id)
+        if operator is not None:
+            action, now = OperatorAction.CAMPAIGN_STOPPED, database.now()
+            operators.append_to_log(
+                connection, action, operator=operator, now=now, campaign=spec.id
+            )
         state = replace(snapshot.state, phase=Phase.DONE, slot_phase=None)
         return _save_state(connection, spec, replace(snapshot, state=state))
 

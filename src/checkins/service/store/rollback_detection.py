@@ -21,7 +21,7 @@ from typing import Any
 
 from checkins import durable_file
 from checkins.errors import CheckinsError, InvalidValue
-from checkins.service.store import ledgers, metadata, run_state
+from checkins.service.store import ledgers, metadata, operators, run_state
 from checkins.service.store.database import Database
 
 
@@ -35,11 +35,13 @@ class NotRolledBack(CheckinsError):
 
 @dataclass(frozen=True, slots=True)
 class StoreProgress:
-    """The epoch of a store, and the number of ledger entries and of runs of each population."""
+    """The epoch of a store, its numbers of ledger entries and of runs of each population, and the
+    number of actions in the log of its operators."""
 
     epoch: int = 0
     entries: dict[str, int] = field(default_factory=dict)
     runs: dict[str, int] = field(default_factory=dict)
+    actions: int = 0
 
     def losses_in(self, store: StoreProgress) -> list[str]:
         """Describe what ``store`` has lost since this progress; empty if it has lost nothing."""
@@ -49,6 +51,11 @@ class StoreProgress:
             for population, entries in sorted(self.entries.items())
             if store.entries.get(population, 0) < entries
         ]
+        if store.actions < self.actions:
+            losses.append(
+                f"its log of operators' actions has {store.actions:,} entries, and had"
+                f" {self.actions:,}"
+            )
         if store.epoch < self.epoch:
             losses.append(f"it is in epoch {store.epoch:,}, and was in {self.epoch:,}")
         return losses
@@ -140,7 +147,9 @@ class ProgressFile:
             recorded = self._recorded_progress = _read(self.path)  # another worker may write it
             entries = _maximum_counts(progress.entries, recorded.entries)
             runs = _maximum_counts(progress.runs, recorded.runs)
-            self._write(StoreProgress(max(progress.epoch, recorded.epoch), entries, runs))
+            epoch = max(progress.epoch, recorded.epoch)
+            actions = max(progress.actions, recorded.actions)
+            self._write(StoreProgress(epoch, entries, runs, actions))
 
     def populations_with_lost_runs(self, database: Database) -> list[str]:
         """Return the populations of which the store has fewer runs than the file records."""
@@ -174,7 +183,10 @@ def progress_of(database: Database) -> StoreProgress:
     with database.read_transaction() as connection:
         epoch = int(metadata.read(connection, metadata.EPOCH_ENTRY) or 0)
         return StoreProgress(
-            epoch, ledgers.entry_counts(connection), run_state.count_runs_per_population(connection)
+            epoch,
+            ledgers.entry_counts(connection),
+            run_state.count_runs_per_population(connection),
+            operators.log_head(connection).entries,
         )
 
 
@@ -190,7 +202,8 @@ def _read(path: Path) -> StoreProgress:
     try:
         content: Any = json.loads(path.read_text(encoding="utf-8"))
         entries, runs = counts(content["entries"]), counts(content.get("runs", {}))
-        return StoreProgress(int(content["epoch"]), entries, runs)
+        actions = int(content.get("actions", 0))
+        return StoreProgress(int(content["epoch"]), entries, runs, actions)
     except FileNotFoundError:
         return StoreProgress()
     except (ValueError, KeyError, TypeError, AttributeError) as error:

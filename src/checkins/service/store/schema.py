@@ -33,7 +33,7 @@ from checkins.errors import InvalidValue
 from checkins.service.store.database import Database
 
 MIGRATIONS_FOLDER = Path(__file__).parent / "migrations"
-NEWEST_REVISION = "0004"  # revision of the last migration script
+NEWEST_REVISION = "0005"  # revision of the last migration script
 HASH_TYPE = String(64)  # SQL type of a hash in hex, and of a receipt
 
 metadata = MetaData()
@@ -167,6 +167,26 @@ curve = _table(
     "curve", _run_column(), _integer_key_column("slots"), Column("metrics", Text, nullable=False)
 )
 """Metrics of released models on the public holdout data: the learning curve of each run."""
+
+allow_list = _table_by_hash(
+    "allow_list",
+    Column("credential", HASH_TYPE, primary_key=True),
+    Column("allowed", Boolean, nullable=False),
+)
+"""Hashes of the keys that operators have added or revoked. For them the file does not count."""
+
+operators = _table(
+    "operators",
+    Column("name", String(40), primary_key=True),
+    Column("token", HASH_TYPE, nullable=False, unique=True),
+    Column("role", String(16), nullable=False),
+)
+"""The operators that were added while the service runs, with the hashes of their tokens."""
+
+operator_log = _table(
+    "operator_log", _integer_key_column("entry"), Column("line", LargeBinary, nullable=False)
+)
+"""The lines of the log of operators' actions (``ledger/operator_log.py``)."""
 
 
 def migrate(database: Database) -> None:
