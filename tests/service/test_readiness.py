@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import shutil
 import threading
 from pathlib import Path
@@ -244,3 +245,23 @@ def test_the_clock_of_a_run_is_started_whatever_the_store_does_while_it_is_found
         await it.show(1)
 
     here(tmp_path, scenario)
+
+
+def test_lateness_and_free_space_are_metrics(tmp_path: Path, monkeypatch: Any) -> None:
+    async def scenario(it: Living) -> None:
+        await it.open()
+
+        async def gauges() -> dict[str, float]:
+            text = (await it.ask("GET", "//metrics", OPERATOR)).text
+            found = re.findall(
+                r"^(checkins_(?:slot_late|store_free)\w+) (\S+)$", text, re.MULTILINE
+            )
+            return {name: float(value) for name, value in found}
+
+        first = await gauges()
+        assert first["checkins_slot_late_seconds"] == 0.0
+        assert first["checkins_store_free_bytes"] > 0.0
+        monkeypatch.setattr(readiness, "lateness_of_runs", lambda runner: {"a": 7.0, "b": -3.0})
+        assert (await gauges())["checkins_slot_late_seconds"] == 7.0
+
+    play(f"sqlite:///{tmp_path}/store.db", tmp_path, scenario)

@@ -101,6 +101,12 @@ class Metrics:
         self._closing_s = histogram("closing_seconds", duration, buckets=_CLOSING_BUCKETS_S)
         delay = "delay from the end of a slot to its closing"
         self._closing_delay_s = histogram("closing_late_seconds", delay, buckets=_CLOSING_BUCKETS_S)
+        self._slot_late_s = latest_gauge(
+            "slot_late_seconds", "how late the next step of a slot is now; 0 if none is late"
+        )
+        self._free_bytes = latest_gauge(
+            "store_free_bytes", "free space on the disk of a SQLite store; NaN with PostgreSQL"
+        )
         jump = "how far the clock has jumped; 0 if it has not"
         self._clock_jump = self._add(Gauge, "clock_off_seconds", jump, multiprocess_mode="livemax")
         self._certificate_expiry = latest_gauge(
@@ -147,6 +153,14 @@ class Metrics:
     def set_clock_jump(self, seconds: float) -> None:
         """Record how far the calendar clock has jumped; 0 if it has not."""
         self._clock_jump.set(seconds)
+
+    def set_slot_lateness(self, seconds: float) -> None:
+        """Record how late the next step of a slot is now."""
+        self._slot_late_s.set(max(0.0, seconds))
+
+    def set_free_bytes(self, size: float) -> None:
+        """Record the free space on the disk of the store; NaN if it is unknown."""
+        self._free_bytes.set(size)
 
     def set_certificate_expiry(self, moment: float) -> None:
         """Record when the TLS certificate expires, in seconds since 1970."""

@@ -67,6 +67,8 @@ async def metrics(request: Request) -> Response:
             epsilon_spent=math.nan if spent is None else spent,
             epsilon_budget=live_run.spec.campaign.budget.epsilon,
         )
+    runner.metrics.set_slot_lateness(max(lateness_of_runs(runner).values(), default=0.0))
+    runner.metrics.set_free_bytes(runner.database.free_bytes)
     body, media_type = runner.metrics.render()
     return Response(body, media_type=media_type)
 
@@ -81,7 +83,9 @@ def reasons_not_ready(runner: Runner) -> list[str]:
         reasons.append(f"the store has not answered for {STORE_TIMEOUT_S:.0f} s")
     if runner.clock_jumps.holding_reason is not None:
         reasons.append(f"no slot is closed: {runner.clock_jumps.holding_reason}")
-    elif late_runs := _late_runs(runner):
+    elif late_runs := [
+        run for run, late_s in lateness_of_runs(runner).items() if not late_s <= LATE_AFTER_S
+    ]:
         reasons.append(f"slots are not closed on time in {', '.join(late_runs)}")
     if runner.progress_file_error is not None:
         reasons.append(runner.progress_file_error)
@@ -90,12 +94,15 @@ def reasons_not_ready(runner: Runner) -> list[str]:
     return reasons
 
 
-def _late_runs(runner: Runner) -> list[str]:
-    """Return the ids of the runs whose next transition (begin, choose or close) is late."""
-    now = runner.database.now()
-    late_runs = []
+def lateness_of_runs(runner: Runner) -> dict[str, float]:
+    """Return by how many seconds the next transition of each open run is late.
+
+    A transition begins a slot, chooses its clients or closes it. A number is negative if the
+    transition is not due yet.
+    """
+    now, found = runner.database.now(), {}
     for run, live_run in runner.live_runs.items():
         due_at = slot_transitions.next_due_time(live_run.spec, live_run.snapshot.state)
-        if due_at is not None and not now - due_at <= LATE_AFTER_S:
-            late_runs.append(run)
-    return late_runs
+        if due_at is not None:
+            found[run] = now - due_at
+    return found

@@ -14,7 +14,9 @@ SQLite overwrites deleted rows in its file (``secure_delete``).
 from __future__ import annotations
 
 import hashlib
+import math
 import os
+import shutil
 import sqlite3
 import threading
 import time
@@ -277,6 +279,14 @@ class Database:
             with suppress(FileNotFoundError):
                 return Path(f"{make_url(self.url).database}-wal").stat().st_size
         return 0
+
+    @property
+    def free_bytes(self) -> float:
+        """The free space on the disk of SQLite's file in bytes; NaN for PostgreSQL."""
+        if not self.is_sqlite:
+            return math.nan
+        folder = Path(str(make_url(self.url).database)).resolve().parent
+        return float(shutil.disk_usage(folder).free)
 
     def compact(self) -> None:
         """Rewrite SQLite's file without its deleted rows."""
