@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
-from scipy.optimize import brentq
-from scipy.stats import binom, poisson
+from scipy.stats import binom
 
 from checkins.accounting.composition import Composition
 from checkins.accounting.design import (
@@ -19,18 +18,13 @@ from checkins.accounting.design import (
     Design,
     GaussianNoise,
     NoiseAt,
-    Population,
     Protocol,
 )
-from checkins.accounting.exact import campaign_divergence, fourier_sum
+from checkins.accounting.exact import fourier_sum
 from checkins.accounting.exact.dominating_pair import AcceptanceProbabilities, from_tests
 from checkins.accounting.exact.fourier_sum import CellMasses, ThresholdTest, upper_stop_loss
 from checkins.accounting.exact.gaussian import GaussianCampaign, shifted_delta
-from checkins.accounting.exact.gaussian_replace_one import (
-    DisplacingClient,
-    GaussianReplaceOne,
-    client_alone,
-)
+from checkins.accounting.exact.gaussian_replace_one import GaussianReplaceOne, client_alone
 from checkins.accounting.exact.grid_distribution import GridDistribution, Rounding, Side
 from tests.soak import examples
 
@@ -63,7 +57,7 @@ def test_a_sum_is_never_below_the_exact_one(
     sums, probabilities = exact_sum(values, masses, copies)
     truth = float(np.maximum(sums - threshold, 0.0) @ probabilities)
     slot = GridDistribution(values, masses, 0.0)
-    bound = upper_stop_loss(slot, copies=copies, threshold=threshold, resolution=400)
+    bound = upper_stop_loss([(slot, copies)], threshold=threshold, resolution=400)
     if bound is not None:
         assert truth <= bound * (1 + 1e-9)
 
@@ -75,7 +69,7 @@ def test_a_huge_ratio_above_the_grid_is_counted() -> None:
     slot = GridDistribution(values, masses, 0.0)
     without = GridDistribution(values[:-1], masses[:-1], 0.0)
     ordinary, bound = (
-        upper_stop_loss(one, copies=50, threshold=8.0, resolution=400) for one in (without, slot)
+        upper_stop_loss([(one, 50)], threshold=8.0, resolution=400) for one in (without, slot)
     )
     assert ordinary is not None
     assert bound is not None
@@ -91,7 +85,7 @@ def test_a_binomial_tail_is_bounded_closely_at_any_size(copies: int, deviations:
     threshold = math.floor(copies * chance + deviations * deviation) + 0.5
     counts = np.arange(math.ceil(threshold), copies + 1)
     truth = float((counts - threshold) @ binom.pmf(counts, copies, chance))
-    bound = upper_stop_loss(slot, copies=copies, threshold=threshold, resolution=600)
+    bound = upper_stop_loss([(slot, copies)], threshold=threshold, resolution=600)
     assert bound is not None
     assert truth * (1 - 1e-7) <= bound <= truth * 1.05
 
@@ -196,55 +190,44 @@ def test_the_lower_bound_of_several_campaigns_is_within_a_twentieth(
     assert 0.95 * found.upper < found.lower <= found.upper
 
 
-def test_a_client_that_displaces_others_raises_the_lower_bound() -> None:
-    """K = 100 and a shift of 2: nearly every slot is full, and a chosen client shifts it by 4."""
+@pytest.mark.parametrize("adjacency", Adjacency)
+def test_a_client_that_displaces_others_raises_the_lower_bound(adjacency: Adjacency) -> None:
+    """K = 100 and a shift of 2: all slots are full, and a chosen client shifts its slot by 4."""
     campaign = GaussianCampaign(0.5, 100, 1.0, 100)
-    alone = GaussianReplaceOne(
-        GaussianCampaign(0.5, 100, 1.0, 100, others_are_unlimited=False), delta=1e-6, cells=200
-    )
-    displacing = GaussianReplaceOne(campaign, delta=1e-6, cells=200)
-    known = alone.epsilon(1e-6)
-    found = displacing.epsilon(1e-6)
-    assert 1.5 * known.lower < found.lower < found.upper
-    assert found.upper == pytest.approx(known.upper, rel=1e-3)
+    alone = campaign.uncapped.divergence(adjacency, delta=1e-6, cells=200).epsilon(1e-6)
+    found = campaign.divergence(adjacency, delta=1e-6, cells=200).epsilon(1e-6)
+    assert 1.5 * alone.lower < found.lower <= found.upper
+    assert found.lower > 0.85 * found.upper
 
 
-@pytest.mark.parametrize(("capacity", "slots"), [(1, 10), (10, 100)])
-def test_a_displacing_client_is_never_above_the_upper_bound(capacity: int, slots: int) -> None:
-    campaign = GaussianCampaign(1.0, slots, 1.0, capacity)
-    client = DisplacingClient(campaign, delta=1e-6, cells=100)
-    upper = GaussianReplaceOne(campaign, delta=1e-6, cells=100)
-    for epsilon in (0.0, 0.1, 0.5, 2.0):
-        assert client.lower(epsilon) <= upper.upper(epsilon) * (1 + 1e-9)
-
-
-@pytest.mark.parametrize(("capacity", "slots"), [(1, 10), (10, 1000)])
-def test_a_displacing_client_is_chosen_as_rarely_as_in_full_slots(
-    capacity: int, slots: int
+@pytest.mark.parametrize("adjacency", Adjacency)
+@pytest.mark.parametrize(("capacity", "slots"), [(1, 1), (1, 3), (10, 100)])
+def test_a_displacing_client_is_never_above_the_upper_bound(
+    capacity: int, slots: int, adjacency: Adjacency
 ) -> None:
-    """It is chosen with the mean of K/(load + 1) over Poisson loads of at least K."""
     campaign = GaussianCampaign(1.0, slots, 1.0, capacity)
-    client = DisplacingClient(campaign, delta=1e-6, cells=100)
-    load = brentq(lambda x: slots * poisson.cdf(capacity - 1, x) - client.not_full, 1.0, 500.0)
-    loads = np.arange(capacity, 2000)
-    full = poisson.pmf(loads, load)
-    chosen = float(full @ (capacity / (loads + 1.0))) / float(full.sum())
-    displaces_with = client._bounds.campaign.displaces_with
-    assert 0.95 * chosen < displaces_with <= chosen
+    bounds = campaign.divergence(adjacency, delta=1e-6, cells=200)
+    for epsilon in (0.0, 0.1, 0.5, 2.0):
+        assert bounds.lower(epsilon) <= bounds.upper(epsilon) * (1 + 1e-9)
 
 
-def test_a_declared_population_cannot_fill_every_slot() -> None:
-    design = Design(
-        Protocol.FIXED,
-        slots=100,
-        participation=1.0,
-        randomizer=GaussianNoise(0.05, NoiseAt.CLIENT),
-        capacity=100,
-        population=Population(1, 200),
-    )
-    campaign = campaign_divergence.campaign_of(design)
-    assert isinstance(campaign, GaussianCampaign)
-    assert not campaign.others_are_unlimited
+@pytest.mark.parametrize("adjacency", Adjacency)
+@pytest.mark.parametrize("capacity", [1, 3])
+def test_a_displacing_client_in_one_slot_has_the_delta_of_a_mixture(
+    capacity: int, adjacency: Adjacency
+) -> None:
+    """K others report -1, and the client reports 1: the sum moves by 2 with probability K/(K+1)."""
+    noise, epsilon, weight = 0.8, 1.2, capacity / (capacity + 1.0)
+    x = np.linspace(-15.0, 15.0, 200_001)
+    absent, moved = (np.exp(-((x - mean) ** 2) / 2.0) for mean in (0.0, 2.0 / noise))
+    present = (1.0 - weight) * absent + weight * moved
+    excess = np.maximum(present - math.exp(epsilon) * absent, 0.0)
+    truth = float(excess.sum()) * (x[1] - x[0]) / math.sqrt(2.0 * math.pi)
+    campaign = GaussianCampaign(noise, 1, 1.0, capacity)
+    found = campaign.divergence(adjacency, delta=truth, cells=None)
+    assert found.lower(epsilon) >= truth * (1.0 - 1e-5)
+    if adjacency is Adjacency.ADD_REMOVE:
+        assert found.lower(epsilon) <= truth * (1.0 + 1e-5)
 
 
 probabilities = st.floats(0.0, 1.0)

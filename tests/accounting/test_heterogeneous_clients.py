@@ -21,6 +21,7 @@ from checkins.accounting import (
     certify,
     certify_heterogeneous,
 )
+from checkins.accounting.certificate import OF_ANY_OTHERS
 from checkins.accounting.exact import campaign_divergence
 from checkins.accounting.exact.dominating_pair import DominatingPair, envelope
 from checkins.accounting.exact.grid_distribution import Rounding, Side
@@ -156,7 +157,7 @@ def test_an_envelope_is_the_largest_divergence_in_both_directions(
         assert add * (1 - 1e-7) - 1e-18 <= above.add(epsilon) <= add * 1.02 + 1e-15
 
 
-def test_kinds_with_a_declared_population_have_no_lower_bound_of_a_displacing_client() -> None:
+def test_kinds_with_a_declared_population_have_a_lower_bound_for_any_others() -> None:
     kinds = [
         Design(
             Protocol.FIXED,
@@ -169,4 +170,5 @@ def test_kinds_with_a_declared_population_have_no_lower_bound_of_a_displacing_cl
         for slots in (100, 90)
     ]
     found = certify_heterogeneous(kinds, delta=1e-6, adjacency=Adjacency.REPLACE_ONE)
-    assert found.epsilon_lower == 0.0
+    assert found.epsilon_lower_of == OF_ANY_OTHERS
+    assert 0.0 < found.epsilon_lower <= found.epsilon

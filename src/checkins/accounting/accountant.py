@@ -20,11 +20,20 @@ from typing import TYPE_CHECKING
 from checkins import validate
 from checkins.accounting import total_variation
 from checkins.accounting.adversaries import AgainstServer, against_curious, against_server
-from checkins.accounting.bounds import Bound, Campaigns, HeterogeneousClients, Mechanism, best_bound
+from checkins.accounting.bounds import (
+    Bound,
+    Campaigns,
+    HeterogeneousClients,
+    Mechanism,
+    best_bound,
+    known_lower,
+)
 from checkins.accounting.certificate import (
     KIND_INDEPENDENT_OF_DATA,
+    OF_ANY_OTHERS,
     OF_DESIGN,
     OF_SOME_RANDOMIZER,
+    OF_SOME_RANDOMIZER_AMONG_OTHERS,
     Certificate,
     assumptions,
     charge_assumptions,
@@ -32,7 +41,14 @@ from checkins.accounting.certificate import (
 )
 from checkins.accounting.comparisons import comparisons
 from checkins.accounting.composition import Composition
-from checkins.accounting.design import MOST_EPSILON, Adjacency, Design, LocalRandomizer, Protocol
+from checkins.accounting.design import (
+    MOST_EPSILON,
+    Adjacency,
+    Design,
+    GaussianNoise,
+    LocalRandomizer,
+    Protocol,
+)
 from checkins.accounting.exact.grid_distribution import Side
 from checkins.errors import InvalidValue, NotCovered
 
@@ -119,7 +135,7 @@ def _certificate(
     epsilon = best.epsilon.upper
     # With curious clients, ``bounds`` is about a less private mechanism: no lower end holds.
     true_bounds = mechanism.bounds(delta) if curious else bounds
-    lower_epsilon = max(bound.epsilon.lower for bound in true_bounds)
+    lower_epsilon = known_lower(true_bounds)
     if variation > 0.0:
         increased_delta = total_variation.increased_delta(
             delta=delta, epsilon=epsilon, variation=variation
@@ -151,7 +167,19 @@ def mechanism_of_lower_bound(designs: Sequence[Design]) -> str:
         isinstance(design.randomizer, LocalRandomizer) and design.named_randomizer is None
         for design in designs
     )
-    return OF_SOME_RANDOMIZER if is_unnamed else OF_DESIGN
+    among_others = any(_has_lower_bound_among_others(design) for design in designs)
+    if is_unnamed:
+        return OF_SOME_RANDOMIZER_AMONG_OTHERS if among_others else OF_SOME_RANDOMIZER
+    return OF_ANY_OTHERS if among_others else OF_DESIGN
+
+
+def _has_lower_bound_among_others(design: Design) -> bool:
+    """Return True if the lower bound may be of a client among others, of any number."""
+    if isinstance(design.randomizer, GaussianNoise):
+        is_displaced = design.displaces_clients and not design.has_correlated_noise
+        return is_displaced and design.most_clients is None
+    is_unnamed = design.named_randomizer is None and design.protocol is not Protocol.AVERAGED
+    return is_unnamed and (design.capacity or 1) > 1
 
 
 def _against_server(mechanism: Mechanism, delta: float) -> AgainstServer:
@@ -302,11 +330,6 @@ def certify_heterogeneous(
     )
     bounds = _bounds_after_charges(mechanism, delta, variation, 0.0)
     certificate = _certificate(mechanism, bounds, delta=delta, variation=variation)
-    if adjacency is Adjacency.REPLACE_ONE and any(
-        kind.displaces_clients and kind.most_clients is not None for kind in kinds
-    ):
-        # The lower bound is of a client that displaces others, of whom there may be too few.
-        certificate = replace(certificate, epsilon_lower=0.0)
     return replace(certificate, seconds=time.perf_counter() - started)
 
 

@@ -21,17 +21,17 @@ from checkins.accounting.composition import (
 from checkins.accounting.design import (
     Adjacency,
     Design,
+    GaussianNoise,
     LocalRandomizer,
     Protocol,
 )
 from checkins.accounting.exact import campaign_divergence
-from checkins.accounting.exact.pure_capacity import TightestBounds
 from checkins.accounting.paper.design_bounds import (
     composed_paper_epsilon,
     known_slot_epsilon,
     paper_covers,
 )
-from checkins.accounting.solve import DeltaBounds, Interval, crossing
+from checkins.accounting.solve import DeltaBounds, Interval, TightestBounds, crossing
 from checkins.errors import NotCovered
 
 _COARSE_CELLS, _MOST_COARSE_EPSILON = 100, 100.0
@@ -115,11 +115,12 @@ class Campaigns:
             for epsilon in (at_most, at_most * (1.0 - 1e-6), at_most * (1.0 - 1e-4)):
                 if any(divergence.lower(epsilon) > delta for divergence in divergences):
                     return epsilon
-            return min(at_most, max(bound.epsilon.lower for bound in self.bounds(delta)))
+            return min(at_most, known_lower(self.bounds(delta)))
         if self.expected_participations <= delta:
             return 0.0
         try:
-            return min(at_most, _composed_epsilon(self, delta).lower)
+            composed = _composed_epsilon(self, delta)
+            return min(at_most, _with_lower_of_one_campaign(self, delta, composed).lower)
         except NotCovered:
             return 0.0
 
@@ -153,7 +154,7 @@ def _lower_bound_divergences(
     """Yield divergences whose ``lower`` is a lower bound on the delta of some client."""
     if isinstance(design.randomizer, LocalRandomizer):
         design = _with_pure_reports(design, design.randomizer)
-    attaining_design = campaign_divergence.attaining_design(design)
+    attaining_design = _design_of_lower_bounds(design)
     if attaining_design.participation <= delta:
         return
     try:
@@ -165,6 +166,29 @@ def _lower_bound_divergences(
             yield with_population
     except NotCovered:
         return
+
+
+def _design_of_lower_bounds(design: Design) -> Design:
+    """Return a design whose divergence some client of ``design`` attains, or is above it.
+
+    If the number of clients is declared, the others may be too few to fill slots. Then the client
+    is alone.
+    """
+    attaining_design = campaign_divergence.attaining_design(design)
+    has_gaussian_noise = isinstance(design.randomizer, GaussianNoise)
+    if has_gaussian_noise and design.displaces_clients and design.most_clients is not None:
+        return campaign_divergence.uncapped(attaining_design)
+    return attaining_design
+
+
+def known_lower(bounds: Sequence[Bound]) -> float:
+    """Return the largest lower bound on epsilon that holds under the assumptions of all bounds.
+
+    If a number of clients is declared, only bounds that assume it count, because other lower bounds
+    may be of a client among more clients.
+    """
+    with_population = [bound for bound in bounds if bound.method == "exact-population"]
+    return max(bound.epsilon.lower for bound in with_population or bounds)
 
 
 def _with_pure_reports(design: Design, randomizer: LocalRandomizer) -> Design:
@@ -205,6 +229,9 @@ def _bounds_of_one_campaign(
                 epsilon = with_population.epsilon(delta)
             else:
                 epsilon = Interval(0.0, with_population.upper_epsilon(delta))
+                if needs_lower:
+                    lower = _attained_lower_epsilon(design, adjacency, delta)
+                    epsilon = replace(epsilon, lower=min(lower, epsilon.upper))
             yield Bound("exact-population", epsilon, note)
     except NotCovered:
         if isinstance(design.randomizer, LocalRandomizer):
@@ -244,7 +271,7 @@ def _attained_lower_epsilon(
     Return 0 if a coarse grid proves that this lower bound is at most ``known_lower``, a lower
     bound that the caller already has. None means that the caller has none.
     """
-    attaining_design = campaign_divergence.attaining_design(design)
+    attaining_design = _design_of_lower_bounds(design)
     if attaining_design.participation <= delta:
         return 0.0
     divergence = partial(campaign_divergence.divergence, attaining_design, adjacency, delta=delta)
@@ -259,13 +286,13 @@ def _attained_lower_epsilon(
 def _bounds_of_several_campaigns(mechanism: Campaigns, delta: float) -> Iterator[Bound]:
     """Yield the bounds of the exact accountant for several campaigns."""
     try:
-        yield Bound(
-            "exact", _composed_epsilon(mechanism, delta), "composed from privacy loss distributions"
-        )
-        upper_with_population = _composition(mechanism).upper_epsilon_with_population(delta)
-        if upper_with_population is not None:
+        composed = _composed_epsilon(mechanism, delta)
+        epsilon = _with_lower_of_one_campaign(mechanism, delta, composed)
+        yield Bound("exact", epsilon, "composed from privacy loss distributions")
+        upper = _composition(mechanism).upper_epsilon_with_population(delta)
+        if upper is not None:
             note = "needs the declared limit on the number of clients"
-            yield Bound("exact-population", Interval(0.0, upper_with_population), note)
+            yield Bound("exact-population", Interval(min(composed.lower, upper), upper), note)
     except NotCovered:
         upper = _epsilon_with_local_delta(mechanism, delta, start=0.0)
         if math.isfinite(upper):
@@ -325,16 +352,25 @@ def _composition(mechanism: Campaigns) -> Composition:
 def _composed_epsilon(mechanism: Campaigns, delta: float) -> Interval:
     """Return bounds on epsilon by composing the privacy losses of all campaigns.
 
-    A lower bound for one campaign is also a lower bound for all campaigns together.
+    The lower bound is of a client that displaces no other client.
     """
     if not mechanism.needs_lower:
         return Interval(0.0, _composition(mechanism).upper_epsilon(delta))
-    epsilon = _composition(mechanism).epsilon(delta)
-    lower_of_one_campaign = max(
-        _attained_lower_epsilon(design, mechanism.adjacency, delta, known_lower=epsilon.lower)
+    return _composition(mechanism).epsilon(delta)
+
+
+def _with_lower_of_one_campaign(mechanism: Campaigns, delta: float, composed: Interval) -> Interval:
+    """Return ``composed``, with a lower bound for one of the campaigns if it is larger.
+
+    A lower bound for one campaign is also a lower bound for all campaigns together.
+    """
+    if not mechanism.needs_lower:
+        return composed
+    lower = max(
+        _attained_lower_epsilon(design, mechanism.adjacency, delta, known_lower=composed.lower)
         for design in set(mechanism.designs)
     )
-    return replace(epsilon, lower=min(max(epsilon.lower, lower_of_one_campaign), epsilon.upper))
+    return replace(composed, lower=min(max(composed.lower, lower), composed.upper))
 
 
 def _no_amplification_epsilon(
@@ -395,7 +431,7 @@ class HeterogeneousClients:
         worst = max(
             (best_bound(bounds) for bounds in by_kind), key=lambda bound: bound.epsilon.upper
         )
-        lower = max(bound.epsilon.lower for bounds in by_kind for bound in bounds)
+        lower = max(map(known_lower, by_kind))
         upper = worst.epsilon.upper
         note = f"the largest of {len(self.designs)} kinds of clients"
         return Bound(worst.method, Interval(min(lower, upper), upper), note)

@@ -25,11 +25,17 @@ from checkins.accounting.design import (
 PRIVACY_UNIT = "one client's whole contribution"
 ROUNDING_NOTE = "epsilon is rounded up, epsilon_lower down"
 OF_DESIGN = "this design"
+OF_ANY_OTHERS = "this design, if any number of other clients may check in to any slots"
 OF_SOME_RANDOMIZER = "some randomizer with this local epsilon"
+OF_SOME_RANDOMIZER_AMONG_OTHERS = (
+    f"{OF_SOME_RANDOMIZER}, if any number of other clients may check in to any slots"
+)
 """Values of ``epsilon_lower_of``: the mechanism for which no epsilon below ``epsilon_lower`` holds.
 
 A specific randomizer, such as randomized response, may satisfy a smaller epsilon, because its dummy
-reports are closer to every report than the local epsilon requires."""
+reports are closer to every report than the local epsilon requires. ``epsilon`` holds whatever slots
+other clients check in to, and so do the designs of lower bounds among other clients. If the others
+draw their slots at random, a smaller epsilon may hold."""
 
 
 @dataclass(frozen=True, slots=True)

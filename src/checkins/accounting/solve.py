@@ -113,6 +113,43 @@ def crossing(
     raise ComputationFailed(f"no epsilon found for delta = {target!r}")
 
 
+@dataclass(frozen=True, slots=True)
+class TightestBounds:
+    """The smallest of several upper bounds on delta, and the largest of several lower bounds.
+
+    ``precision`` is the relative precision of the search for the lower bound on epsilon.
+    """
+
+    upper_bounds: tuple[Divergence, ...]
+    lower_bounds: tuple[DeltaBounds, ...]
+    precision: float = 1e-7
+
+    def upper(self, epsilon: float) -> float:
+        return min(bound.upper(epsilon) for bound in self.upper_bounds)
+
+    def lower(self, epsilon: float) -> float:
+        return max((bound.lower(epsilon) for bound in self.lower_bounds), default=0.0)
+
+    def epsilon(self, delta: float) -> Interval:
+        upper = self.upper_epsilon(delta)
+        lower = self.lower_epsilon(delta, guess=0.8 * upper)
+        if lower > upper * (1.0 + 1e-6):
+            raise ComputationFailed(f"epsilon's lower bound {lower!r} exceeds its upper {upper!r}")
+        return Interval(min(lower, upper), upper)
+
+    def lower_epsilon(self, delta: float, *, guess: float) -> float:
+        """Return only the lower bound on epsilon, by a search that starts at ``guess``."""
+        return crossing(self.lower, delta, guess=guess, precision=self.precision).lower
+
+    def upper_epsilon(self, delta: float) -> float:
+        first_bound, *other_bounds = self.upper_bounds
+        smallest_epsilon = first_bound.upper_epsilon(delta)
+        for other in other_bounds:
+            if other.upper(smallest_epsilon) <= delta:
+                smallest_epsilon = min(smallest_epsilon, other.upper_epsilon(delta))
+        return smallest_epsilon
+
+
 def first_true(
     holds: Callable[[_Number], bool],
     *,

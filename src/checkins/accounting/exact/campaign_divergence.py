@@ -33,6 +33,7 @@ from checkins.accounting.design import (
 from checkins.accounting.exact import report_laws
 from checkins.accounting.exact.correlated_noise import CorrelatedCampaign
 from checkins.accounting.exact.dominating_pair import NO_LOSS, DominatingPair, from_curve
+from checkins.accounting.exact.full_slots import FewFullSlots
 from checkins.accounting.exact.gaussian import GaussianCampaign
 from checkins.accounting.exact.grid_distribution import (
     CELLS,
@@ -43,11 +44,11 @@ from checkins.accounting.exact.grid_distribution import (
 )
 from checkins.accounting.exact.named import NamedCampaign
 from checkins.accounting.exact.pure import PureCampaign, PureReplaceOne
-from checkins.accounting.exact.pure_capacity import PureCapacityCampaign, TightestBounds
+from checkins.accounting.exact.pure_capacity import PureCapacityCampaign
 from checkins.accounting.exact.report_laws import LaplaceLaw, TwoLevelLaw
 from checkins.accounting.exact.unrelated_windows import ThroughAbsence, UnrelatedWindows
 from checkins.accounting.paper.occupancy import overflow_probability
-from checkins.accounting.solve import Divergence, Interval, crossing
+from checkins.accounting.solve import Divergence, Interval, TightestBounds, crossing
 from checkins.errors import NotCovered
 
 _CURVE_CELLS = 320
@@ -113,17 +114,10 @@ def campaign_of(
             min(design.slots, randomizer.strategy.bands),
             design.participation,
             design.capacity,
-            others_are_unlimited=design.most_clients is None,
         )
     if isinstance(randomizer, GaussianNoise):
         noise = design.slot_noise(randomizer)
-        return GaussianCampaign(
-            noise,
-            design.drawable_slots,
-            design.participation,
-            design.capacity,
-            others_are_unlimited=design.most_clients is None,
-        )
+        return GaussianCampaign(noise, design.drawable_slots, design.participation, design.capacity)
     if design.protocol is Protocol.AVERAGED:
         return PureCampaign(
             randomizer.local_epsilon, design.population.fewest if design.population else 1, 1.0
@@ -213,6 +207,8 @@ def attaining_design(design: Design) -> Design:
 class UnlessOverflow:
     """A divergence that is ``without_overflow`` if no slot overflows, and else ``with_overflow``.
 
+    It is used for windows that depend on data. For one window, ``FewFullSlots`` is tighter.
+
     A slot overflows if more clients check in than its capacity. ``probability`` is an upper bound
     on the probability that some slot overflows.
     """
@@ -280,6 +276,9 @@ def with_population(
     probability = overflow_probability_of(design, adjacency)
     if probability is None:
         return None
+    campaign, clients = campaign_of(design), design.most_clients
+    if isinstance(campaign, GaussianCampaign) and not design.has_unrelated_windows(adjacency):
+        return FewFullSlots(campaign, adjacency, clients=clients or 1, delta=delta, cells=cells)
     without_overflow = divergence(uncapped(design), adjacency, delta=delta, cells=cells)
     with_overflow = divergence(design, adjacency, delta=delta, cells=_CURVE_CELLS)
     return UnlessOverflow(without_overflow, with_overflow, probability)

@@ -26,7 +26,6 @@ from checkins.accounting.exact.block_ratio import BlockCampaign
 from checkins.accounting.exact.dominating_pair import DominatingPair, mixture
 from checkins.accounting.exact.gaussian import GaussianCampaign
 from checkins.accounting.exact.grid_distribution import Rounding, Side
-from checkins.accounting.exact.pure_capacity import TightestBounds
 from checkins.accounting.exact.slot_blocks import (
     MOST_SHARED,
     ROUND_OFF,
@@ -38,7 +37,7 @@ from checkins.accounting.exact.slot_blocks import (
     lower_spread,
     spread_of,
 )
-from checkins.accounting.solve import DeltaBounds, Divergence, Interval, crossing
+from checkins.accounting.solve import DeltaBounds, Divergence, Interval, TightestBounds, crossing
 
 _MOST_PARTS, _WORTH_TRYING = 3, 1.01
 """Largest number of groupings whose exact bounds are computed, and the largest estimate of their
@@ -66,7 +65,6 @@ class CorrelatedCampaign:
     rows: int
     participation: float
     capacity: int | None = None
-    others_are_unlimited: bool = True
 
     def divergence(self, adjacency: Adjacency, *, delta: float, cells: int | None) -> Divergence:
         """Return bounds on the divergence. ``cells`` is as in ``GaussianCampaign``."""
@@ -154,9 +152,7 @@ class CorrelatedCampaign:
         """Return the campaign with independent blocks in place of slots."""
         noise = self.noise / math.sqrt(blocks.spread.variance)
         if blocks.slots_per_block == 1:
-            return GaussianCampaign(
-                noise, blocks.count, blocks.participation, self.capacity, self.others_are_unlimited
-            )
+            return GaussianCampaign(noise, blocks.count, blocks.participation, self.capacity)
         return BlockCampaign(
             noise,
             blocks.count,

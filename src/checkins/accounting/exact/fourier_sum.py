@@ -10,10 +10,10 @@ Rounding:    up or down, including round-off and the mass that wraps around.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from checkins.accounting.exact.dominating_pair import ROUND_OFF, AcceptanceProbabilities
 from checkins.accounting.exact.grid_distribution import GridDistribution
@@ -21,7 +21,9 @@ from checkins.accounting.exact.slot_ratio import FloatArray
 from checkins.accounting.exact.tilted_sum import (
     UNIT_ROUNDOFF,
     Integers,
+    Spectrum,
     TiltedGrid,
+    TiltedSlot,
     TiltedSum,
     choose_grid,
     errors_will_dominate,
@@ -42,31 +44,39 @@ _MAX_RELATIVE_ERROR = 0.01
 """Largest relative error by the rounding of masses and exponents to floating-point numbers."""
 _MIN_CELL_MASS = 1e-290
 """Mass below which a cell of a slot's output is dropped, because its ratio could overflow."""
+SlotGroups = Sequence[tuple[GridDistribution, int]]
+"""Distributions of slot ratios, and the number of slots with each of them."""
 
 
-def upper_stop_loss(
-    slot: GridDistribution, *, copies: int, threshold: float, resolution: int
-) -> float | None:
-    """Return an upper bound on E(S - T)_+, where S is the sum of ``copies`` draws of ``slot``.
+def upper_stop_loss(groups: SlotGroups, *, threshold: float, resolution: int) -> float | None:
+    """Return an upper bound on E(S - T)_+, where S is the sum of independent slots.
 
-    ``slot`` is an upper bound in convex order on one slot. The grid is finer if ``resolution`` is
-    larger. Return None if the sum needs too many grid points, or if the errors are too large.
+    ``groups`` holds, for each kind of slot, an upper bound in convex order on its ratio, and the
+    number of such slots. The grid is finer if ``resolution`` is larger. Return None if the sum
+    needs too many grid points, or if the errors are too large.
     """
-    values = slot.values + slot.origin
-    grid = choose_grid(
-        values, slot.masses, copies=copies, threshold=threshold, resolution=resolution
-    )
+    groups = [(slot, count) for slot, count in groups if count > 0]
+    copies = sum(count for _, count in groups)
+    grid = choose_grid(*_pooled(groups), copies=copies, threshold=threshold, resolution=resolution)
     if grid is None:
         return None
-    indices, masses, excess = _split_between_points(grid, values, slot.masses)
-    if errors_will_dominate(grid, indices, masses, copies=copies, threshold=threshold):
+    on_grid, capped = [], 0.0
+    for slot, count in groups:
+        values = slot.values + slot.origin
+        indices, masses, excess = _split_between_points(grid, values, slot.masses)
+        on_grid.append((indices, masses, count))
+        capped += count * (excess + slot.excess)
+    if errors_will_dominate(grid, on_grid, threshold=threshold):
         return None
-    total = TiltedSum.of(grid, indices, masses, copies)
+    total = TiltedSum(
+        grid,
+        tuple((TiltedSlot.of(grid, indices, masses), count) for indices, masses, count in on_grid),
+    )
     distance_error = total.threshold_error(threshold)
     positions, distances = total.points_above(threshold, grid.counted_points)
     weights = (distances + distance_error) * np.exp(-grid.tilt * distances)
-    spectrum, error = total.power(copies)
-    sums, error = inverse_transform(spectrum, error, grid.length)
+    spectrum = total.spectrum()
+    sums, error = inverse_transform(spectrum.values, spectrum.error, grid.length)
     result = float((sums[positions] * weights).sum())
     # The weight (x - T) e^(-tilt (x - T)) of a sum x falls from T + 1/tilt on. So above the last
     # counted sum, it is at most the weight of that sum.
@@ -86,8 +96,18 @@ def upper_stop_loss(
         return None
     scale = math.exp(min(total.log_scale(threshold), 700.0))
     below_cap = scale * (result + errors) * (1.0 + relative)
-    capped = copies * (excess + slot.excess)
     return below_cap + capped if capped <= _MAX_CAPPED_SHARE * below_cap else None
+
+
+def _pooled(groups: SlotGroups) -> tuple[FloatArray, FloatArray]:
+    """Return values and masses of a slot that is drawn at random, by which a grid is chosen."""
+    if len(groups) == 1:
+        slot = groups[0][0]
+        return slot.values + slot.origin, slot.masses
+    values = np.concatenate([slot.values + slot.origin for slot, _ in groups])
+    masses = np.concatenate([count * slot.masses for slot, count in groups])
+    order = np.argsort(values, kind="stable")
+    return values[order], masses[order] / masses.sum()
 
 
 def threshold_of_sum(epsilon: float, *, slots: int, participation: float) -> float:
@@ -206,8 +226,8 @@ class ThresholdTest:
 class _RoundedSums:
     """The distribution of the sum of the rounded ratios of all slots, above a threshold.
 
-    ``total`` is the sum of all slots. ``power`` is the transform of all slots but one, and
-    ``power_error`` bounds its errors. ``positions`` are the counted sums in an inverse transform,
+    ``total`` is the sum of all slots. ``all_but_one`` is the transform of all slots but one.
+    ``positions`` are the counted sums in an inverse transform,
     ``distances`` their distances above ``threshold``, and ``decay`` is e^(-tilt * distance).
 
     The other arrays are about one slot. ``offset_of_cell`` maps each cell to the grid point of its
@@ -218,8 +238,7 @@ class _RoundedSums:
 
     total: TiltedSum
     threshold: float
-    power: npt.NDArray[np.complex128]
-    power_error: float
+    all_but_one: Spectrum
     positions: Integers
     distances: FloatArray
     decay: FloatArray
@@ -262,23 +281,22 @@ class _RoundedSums:
         move = float((rounding_errors / masses) @ tilted) / float(tilted.sum())
         rounding_errors = rounding_errors - move * masses
         threshold -= slots * move
-        if errors_will_dominate(grid, indices, masses, copies=slots, threshold=threshold):
+        if errors_will_dominate(grid, [(indices, masses, slots)], threshold=threshold):
             return None
-        total = TiltedSum.of(grid, indices, masses, slots)
+        one_slot = TiltedSlot.of(grid, indices, masses)
+        total = TiltedSum(grid, ((one_slot, slots),))
         positions, distances = total.points_above(threshold, grid.counted_points)
-        power, power_error = total.power(slots - 1)
         return cls(
             total=total,
             threshold=threshold,
-            power=power,
-            power_error=power_error,
+            all_but_one=total.spectrum(leave_out_one=True),
             positions=positions,
             distances=distances,
             decay=np.exp(-grid.tilt * distances),
             offset_of_cell=offset_of_cell,
             offsets=offsets,
             masses=masses,
-            tilts=np.exp(grid.tilt * grid.width * indices - total.log_mean),
+            tilts=np.exp(grid.tilt * grid.width * indices - one_slot.log_mean),
             rounding_errors=rounding_errors,
         )
 
@@ -301,9 +319,11 @@ class _RoundedSums:
         """
         tilted, total = one_slot * self.tilts, self.total
         length, largest = total.grid.length, float(np.abs(tilted).sum())
-        spectrum, error = transform(total.indices - total.centre, tilted, length)
-        error += (self.power_error + 4 * UNIT_ROUNDOFF) * largest
-        sums, error = inverse_transform(self.power * spectrum, error, length)
+        slot = total.groups[0][0]
+        spectrum, error = transform(slot.indices - slot.centre, tilted, length)
+        error += 4 * UNIT_ROUNDOFF * largest
+        product = self.all_but_one.times(Spectrum(spectrum, error, largest))
+        sums, error = inverse_transform(product.values, product.error, length)
         period, magnitudes = total.grid.period, np.abs(one_slot)
         lowest = self.threshold - period + float(self.distances[-1])
         log_wrapped = np.logaddexp(

@@ -9,7 +9,7 @@ Theorem:     docs/theory/gaussian.md.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from scipy.special import log_ndtr
@@ -18,7 +18,13 @@ from checkins.accounting.design import Adjacency
 from checkins.accounting.exact import slot_sum
 from checkins.accounting.exact.dominating_pair import DominatingPair
 from checkins.accounting.exact.gaussian_replace_one import GaussianReplaceOne
-from checkins.accounting.exact.grid_distribution import Rounding, Side, discretise_up, sum_of
+from checkins.accounting.exact.grid_distribution import (
+    CELLS,
+    Rounding,
+    Side,
+    discretise_up,
+    sum_of,
+)
 from checkins.accounting.exact.slot_ratio import (
     AntipodalGaussian,
     AttainedRatio,
@@ -30,7 +36,7 @@ from checkins.accounting.exact.slot_ratio import (
     ShiftedGaussian,
     SlotRatio,
 )
-from checkins.accounting.solve import Divergence, first_true, root_above
+from checkins.accounting.solve import Divergence, TightestBounds, first_true, root_above
 
 _PAIR_CELLS = 320
 """Largest number of grid cells if a whole curve of divergences is computed."""
@@ -127,17 +133,29 @@ class GaussianCampaign:
     slots: int
     participation: float
     capacity: int | None = None
-    others_are_unlimited: bool = True
-    """Whether there may be so many other clients that all slots are full, in lower bounds."""
-    displaces_with: float | None = None
-    """Probability with which the client of lower bounds displaces a client, in every slot. None
-    means that it displaces no client."""
+    displaces_in_lower_bounds: bool = False
+    """Whether ``attained_add_remove_ratio`` is that of a client that displaces another one, and not
+    of a client alone."""
     max_privacy_loss = math.inf
 
     @property
     def coarser(self) -> GaussianCampaign:
         """The campaign for coarse grids: this campaign, because its ratios are quick to compute."""
         return self
+
+    @property
+    def displacing(self) -> GaussianCampaign:
+        """This campaign, with the lower bounds of a client that displaces another client.
+
+        Every slot has exactly as many other reports as its capacity. All of them have one update,
+        and the client has the opposite update.
+        """
+        return replace(self, displaces_in_lower_bounds=True)
+
+    @property
+    def uncapped(self) -> GaussianCampaign:
+        """This campaign if no slot is full: a client never displaces another client."""
+        return replace(self, capacity=None)
 
     @property
     def shift(self) -> float:
@@ -156,7 +174,11 @@ class GaussianCampaign:
         """
         if adjacency is Adjacency.REPLACE_ONE:
             return GaussianReplaceOne(self, delta=delta, cells=cells)
-        return slot_sum.divergence(self, adjacency, delta=delta, cells=cells)
+        bounds = slot_sum.AddRemove(self, delta=delta, cells=cells or CELLS)
+        if self.capacity is None:
+            return bounds
+        displacing = slot_sum.AddRemove(self.displacing, delta=delta, cells=cells or CELLS)
+        return TightestBounds((bounds,), (bounds, displacing))
 
     def pair(self, rounding: Rounding) -> DominatingPair:
         """Return the dominating pair of all releases with the client and without the client."""
@@ -183,9 +205,9 @@ class GaussianCampaign:
         return Envelope(join_ratio, DisplacedGaussian(self.shift, epsilon, self.choice_probability))
 
     def attained_add_remove_ratio(self) -> AttainedRatio:
-        """Return the ratio that proves lower bounds (see ``displaces_with``)."""
-        if self.displaces_with is not None:
-            return DilutedGaussian(ShiftedGaussian(2 * self.shift), self.displaces_with)
+        """Return the ratio that proves lower bounds (see ``displacing``)."""
+        if self.displaces_in_lower_bounds:
+            return DilutedGaussian(ShiftedGaussian(2 * self.shift), self.choice_probability)
         return ShiftedGaussian(self.shift)
 
     def attained_replace_one_ratio(self, epsilon: float) -> AttainedRatio | None:

@@ -15,7 +15,7 @@ from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING
 
 import numpy as np
-from scipy.special import ndtr, pdtr, pdtrc
+from scipy.special import ndtr
 
 from checkins.accounting.exact import slot_sum
 from checkins.accounting.exact.dominating_pair import (
@@ -38,7 +38,7 @@ from checkins.accounting.exact.grid_distribution import (
     discretise_up,
 )
 from checkins.accounting.exact.slot_ratio import FloatArray
-from checkins.accounting.solve import Interval, crossing, first_true
+from checkins.accounting.solve import Interval, crossing
 from checkins.errors import NotCovered
 
 if TYPE_CHECKING:
@@ -56,8 +56,6 @@ _PRECISION, _ONE_SLOT_PRECISION = 2e-5, 1e-9  # relative precisions of a search
 _DOUBLING_PRECISION = 2e-4  # bounds by doubling are at least ten times as wide
 _FINE_PAIR_CELLS = 512
 """Smallest number of grid cells for which a pair to compose has 64 kinks instead of 32."""
-_NOT_FULL_SHARE = 1e-12  # share of delta for the event that a slot is not full, in lower bounds
-_MOST_EXTRA_LOAD = 2000.0  # check-ins above twice the capacity with which slots are full
 
 
 class GaussianReplaceOne:
@@ -93,9 +91,7 @@ class GaussianReplaceOne:
         one_slot = discretise_up(campaign.replace_one_ratio(epsilon), rounding)
         slots, participation = campaign.slots, campaign.participation
         threshold = threshold_of_sum(epsilon, slots=slots, participation=participation)
-        stop_loss = upper_stop_loss(
-            one_slot, copies=slots, threshold=threshold, resolution=self.cells
-        )
+        stop_loss = upper_stop_loss([(one_slot, slots)], threshold=threshold, resolution=self.cells)
         if stop_loss is None:
             return None
         return min(1.0, campaign.participation / campaign.slots * stop_loss * (1 + ROUND_OFF))
@@ -110,10 +106,14 @@ class GaussianReplaceOne:
         return max(alone, displacing)
 
     @cached_property
-    def _displacing(self) -> DisplacingClient | None:
-        if self.campaign.capacity is None or not self.campaign.others_are_unlimited:
+    def _displacing(self) -> slot_sum.AddRemove | None:
+        """Lower bounds of a client that displaces others, whose update is that of its other data.
+
+        Theorem:     docs/theory/gaussian.md, "Lower bounds with a capacity". Attained.
+        """
+        if self.campaign.capacity is None:
             return None
-        return DisplacingClient(self.campaign, delta=self.delta, cells=self.cells)
+        return slot_sum.AddRemove(self.campaign.displacing, delta=self.delta, cells=self.cells)
 
     def _test(self, epsilon: float) -> ThresholdTest:
         return ThresholdTest(
@@ -196,39 +196,6 @@ class GaussianReplaceOne:
         if rounding.side is Side.UP:
             return from_curve(epsilons, np.array([self.upper(float(e)) for e in epsilons]))
         return from_tests([self._test(float(e)).probabilities() for e in epsilons])
-
-
-class DisplacingClient:
-    """Lower bounds on delta of a client that nearly always finds a full slot.
-
-    All other clients have one update, and the client has the opposite one, or the same. There are
-    so many other clients that all slots are full, except with probability ``not_full``.
-
-    Theorem:     docs/theory/gaussian.md, "Lower bounds with a capacity". Attained.
-    Neighbours:  add/remove and replace-one.
-    Rounding:    down.
-    """
-
-    def __init__(self, campaign: GaussianCampaign, *, delta: float, cells: int) -> None:
-        capacity = campaign.capacity or 1
-        self.not_full = _NOT_FULL_SHARE * delta
-
-        def suffices(load: float) -> bool:
-            return 1.01 * campaign.slots * float(pdtr(capacity - 1, load)) <= self.not_full
-
-        most = 2.0 * capacity + _MOST_EXTRA_LOAD
-        load = first_true(suffices, false=0.0, true=most, precision=1e-3)
-        # the mean of K/(load + 1) over loads of at least K
-        chosen = capacity / load * float(pdtrc(capacity, load) / pdtrc(capacity - 1, load))
-        self._bounds = slot_sum.AddRemove(
-            replace(campaign, displaces_with=chosen * (1 - ROUND_OFF)), delta=delta, cells=cells
-        )
-
-    def lower(self, epsilon: float) -> float:
-        if epsilon > _MAX_EPSILON:
-            return 0.0
-        full = (1.0 - self.not_full) * self._bounds.lower(epsilon)
-        return max(0.0, full - math.exp(epsilon) * self.not_full)
 
 
 @lru_cache(maxsize=64)

@@ -51,7 +51,6 @@ from checkins.accounting.exact.pure import (
 from checkins.accounting.exact.pure_capacity import (
     MAX_PLACES,
     PureCapacityCampaign,
-    TightestBounds,
     quick_divergence,
 )
 from checkins.accounting.exact.report_laws import DiscreteRatio, LaplaceLaw, TwoLevelLaw
@@ -62,7 +61,7 @@ from checkins.accounting.exact.slot_ratio import (
     FloatArray,
     SlotRatio,
 )
-from checkins.accounting.solve import DeltaBounds, Divergence
+from checkins.accounting.solve import DeltaBounds, Divergence, TightestBounds
 
 Sum = TypeVar("Sum")
 _MAX_CAPACITY = 10**6

@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
+from scipy.special import gammaln
 
 from checkins.accounting.design import Adjacency
 from checkins.accounting.exact import slot_sum
@@ -28,9 +29,14 @@ from checkins.accounting.exact.binomial import fair_shortfall, window
 from checkins.accounting.exact.dominating_pair import NO_LOSS, DominatingPair
 from checkins.accounting.exact.grid_distribution import TAIL_SHARE, Rounding, Side
 from checkins.accounting.exact.pure import PureCampaign
-from checkins.accounting.exact.slot_ratio import DEVIATES, FloatArray, SlotRatio
-from checkins.accounting.solve import DeltaBounds, Divergence, Interval, crossing
-from checkins.errors import ComputationFailed
+from checkins.accounting.exact.slot_ratio import (
+    DEVIATES,
+    AttainedRatio,
+    DiscreteRatio,
+    FloatArray,
+    SlotRatio,
+)
+from checkins.accounting.solve import DeltaBounds, Divergence, TightestBounds
 
 _MAX_BLOCKS = 300
 """Largest number of blocks into which the values of A + B are divided."""
@@ -48,6 +54,10 @@ _CELLS_FACTOR = 0.7
 """Number of grid cells for pure reports, relative to the number that a caller asks for. Ratios of
 pure reports are bounded, so epsilon is still at most about half a percent larger than on a much
 finer grid."""
+_MAX_CAPACITY_AMONG_OTHERS = 10_000
+"""Largest K for which a lower bound among other clients is computed, to save memory."""
+_MAX_EPSILON_AMONG_OTHERS = 20.0
+"""Largest local epsilon for such a lower bound. Above it, all likely reports are the same."""
 MAX_PLACES = 10**9
 """Largest number of places in all slots, m K, for which a lower bound is computed."""
 
@@ -222,6 +232,34 @@ class SharedSlotReplaceOneRatio:
 _shared_slot = lru_cache(maxsize=64)(SharedSlotRatio)
 
 
+@lru_cache(maxsize=8)
+def _among_others(local_epsilon: float, capacity: int) -> DiscreteRatio:
+    """Return the ratio of a slot in which ``capacity`` - 1 other clients report a third value.
+
+    The randomizer is 3-ary randomized response. The client reports the first value, and a dummy is
+    a report of the second. If A, B and C of the reports are the first, second and third value, the
+    ratio is (bA + B + C/b)/(A + bB + C/b). Its probability is that for K reports of the third
+    value, times the denominator divided by K.
+
+    Theorem:     docs/theory/pure.md, "Lower bounds". Attained.
+    Neighbours:  add/remove.
+    Rounding:    to nearest; counts with a probability below e^-150 are left out.
+    """
+    b = math.exp(local_epsilon)
+    likely = window(trials=capacity, probability=1.0 / (b + 2.0), tail_exponent=_TAIL_EXPONENT)
+    first, second = (counts.ravel() for counts in np.meshgrid(likely.counts, likely.counts))
+    third = capacity - first - second
+    first, second, third = (counts[third >= 0.0] for counts in (first, second, third))
+    logs = third * local_epsilon - gammaln(first + 1) - gammaln(second + 1) - gammaln(third + 1)
+    kept = logs > logs.max() - _TAIL_EXPONENT
+    first, second, third, logs = first[kept], second[kept], third[kept], logs[kept]
+    absent = first + b * second + third / b
+    values = (b * first + second + third / b) / absent
+    masses = np.exp(logs - logs.max()) * absent
+    order = np.argsort(values, kind="stable")
+    return DiscreteRatio(values[order], masses[order])
+
+
 @dataclass(frozen=True, slots=True)
 class PureCapacityCampaign:
     """A campaign of an arbitrary eps0-DP randomizer, whose slots sum ``capacity`` reports each."""
@@ -263,14 +301,20 @@ class PureCapacityCampaign:
         return int(min(self.capacity, _MAX_CAPACITY, variance / _MIN_DEVIATION**2))
 
     def divergence(self, adjacency: Adjacency, *, delta: float, cells: int | None) -> Divergence:
-        """Return bounds on the divergence. The lower one is for a client alone among dummies.
+        """Return bounds on the divergence. A client alone or among others attains the lower bound.
 
-        ``cells`` is the number of grid cells. None means as many as for a certificate.
+        The lower bound is one for replace-one too, because the report of a client's other data may
+        be distributed like a dummy. ``cells`` is the number of grid cells. None means as many as
+        for a certificate.
         """
         upper_bounds = [self.with_capacity_one.divergence(adjacency, delta=delta, cells=cells)]
         if self.computed_capacity > 1:
             upper_bounds.insert(0, quick_divergence(self, adjacency, delta=delta, cells=cells))
-        lower_bounds = []
+        lower_bounds: list[DeltaBounds] = []
+        if self.attained_add_remove_ratio() is not None:
+            lower_bounds.append(
+                quick_divergence(self, Adjacency.ADD_REMOVE, delta=delta, cells=cells)
+            )
         if self.places <= MAX_PLACES:
             lower_bounds.append(self.among_dummies.divergence(adjacency, delta=delta, cells=cells))
         return TightestBounds(tuple(upper_bounds), tuple(lower_bounds))
@@ -296,11 +340,15 @@ class PureCapacityCampaign:
             _shared_slot(self.local_epsilon, self.computed_capacity), epsilon
         )
 
-    def attained_add_remove_ratio(self) -> None:
-        """Return None: no client attains the ratio L_K."""
+    def attained_add_remove_ratio(self) -> AttainedRatio | None:
+        """Return the ratio of a client among others in every slot, or None if not computed."""
+        limit = min(self.computed_capacity, _MAX_CAPACITY_AMONG_OTHERS)
+        if not 1 < self.capacity <= limit or self.local_epsilon > _MAX_EPSILON_AMONG_OTHERS:
+            return None
+        return _among_others(self.local_epsilon, self.capacity)
 
     def attained_replace_one_ratio(self, epsilon: float) -> None:
-        """Return None: no client attains the bound Z_K."""
+        """Return None: no client is known to attain the bound Z_K."""
 
     @property
     def coarser(self) -> PureCapacityCampaign:
@@ -314,40 +362,3 @@ class PureCapacityCampaign:
         deviate = math.sqrt(2 * math.log(1.25 / delta))
         estimate = self.participation * math.sqrt(variance) * deviate
         return max(min(estimate, self.local_epsilon), 1e-12)
-
-
-@dataclass(frozen=True, slots=True)
-class TightestBounds:
-    """The smallest of several upper bounds on delta, and the largest of several lower bounds.
-
-    ``precision`` is the relative precision of the search for the lower bound on epsilon.
-    """
-
-    upper_bounds: tuple[Divergence, ...]
-    lower_bounds: tuple[DeltaBounds, ...]
-    precision: float = 1e-7
-
-    def upper(self, epsilon: float) -> float:
-        return min(bound.upper(epsilon) for bound in self.upper_bounds)
-
-    def lower(self, epsilon: float) -> float:
-        return max((bound.lower(epsilon) for bound in self.lower_bounds), default=0.0)
-
-    def epsilon(self, delta: float) -> Interval:
-        upper = self.upper_epsilon(delta)
-        lower = self.lower_epsilon(delta, guess=0.8 * upper)
-        if lower > upper * (1.0 + 1e-6):
-            raise ComputationFailed(f"epsilon's lower bound {lower!r} exceeds its upper {upper!r}")
-        return Interval(min(lower, upper), upper)
-
-    def lower_epsilon(self, delta: float, *, guess: float) -> float:
-        """Return only the lower bound on epsilon, by a search that starts at ``guess``."""
-        return crossing(self.lower, delta, guess=guess, precision=self.precision).lower
-
-    def upper_epsilon(self, delta: float) -> float:
-        first_bound, *other_bounds = self.upper_bounds
-        smallest_epsilon = first_bound.upper_epsilon(delta)
-        for other in other_bounds:
-            if other.upper(smallest_epsilon) <= delta:
-                smallest_epsilon = min(smallest_epsilon, other.upper_epsilon(delta))
-        return smallest_epsilon

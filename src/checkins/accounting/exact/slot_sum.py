@@ -48,6 +48,8 @@ from checkins.accounting.solve import DeltaBounds, Divergence, Interval, crossin
 _COARSE_CELLS, _MAX_DIRECT_CELLS = 160, 300
 """Number of cells of the coarse grid on which a search starts. A search on a full grid with at most
 ``_MAX_DIRECT_CELLS`` cells uses no coarse grid."""
+_LARGE_EPSILON = 8.0
+"""Epsilon from which on the delta of adding a client is also bounded at smaller epsilons."""
 _MAX_EPSILON = 200.0  # above it, the values of a replace-one ratio may not fit a double
 
 
@@ -152,7 +154,7 @@ def _sum_up(
     return sum_of(copies, discretise_up(ratio, rounding), mean=ratio.mean, rounding=rounding)
 
 
-def _last_slot_thresholds(
+def last_slot_thresholds(
     distribution: GridDistribution, *, centred: float, uncentred: float, slots: int, mean: float
 ) -> FloatArray:
     """Return, for each sum of the other slots, the value that the last slot's ratio must exceed.
@@ -215,29 +217,34 @@ class AddRemove:
         m, p0 = self.campaign.slots, self.campaign.participation
         centred = m / p0 * math.expm1(loss)
         uncentred = m / p0 * (math.expm1(loss) + p0) if p0 < 1.0 else m * math.exp(loss)
-        return _last_slot_thresholds(
+        return last_slot_thresholds(
             distribution, centred=centred, uncentred=uncentred, slots=m, mean=1.0
         )
 
-    def _remove_delta(
+    def remove_delta(
         self, distribution: GridDistribution, ratio: SlotRatio, epsilon: float
     ) -> float:
         calls = float(ratio.call(self._thresholds(distribution, epsilon)) @ distribution.masses)
         return self.campaign.participation / self.campaign.slots * (calls + distribution.excess)
 
-    def _add_delta(self, distribution: GridDistribution, ratio: SlotRatio, epsilon: float) -> float:
+    def add_delta(self, distribution: GridDistribution, ratio: SlotRatio, epsilon: float) -> float:
         puts = float(ratio.put(self._thresholds(distribution, -epsilon)) @ distribution.masses)
         return math.exp(epsilon) * self.campaign.participation / self.campaign.slots * puts
 
     def remove_upper(self, epsilon: float) -> float:
         return min(
-            1.0, self._remove_delta(self.upper_sum, self.upper_ratio, epsilon) * (1 + ROUND_OFF)
+            1.0, self.remove_delta(self.upper_sum, self.upper_ratio, epsilon) * (1 + ROUND_OFF)
         )
 
     def add_upper(self, epsilon: float) -> float:
-        return min(
-            1.0, self._add_delta(self.upper_sum, self.upper_ratio, epsilon) * (1 + ROUND_OFF)
+        # Mass that is rounded to the smallest ratio counts e^epsilon times. So the bound at a
+        # smaller epsilon, which also holds at this epsilon, may be smaller.
+        smaller = (0.5, 0.25) if epsilon > _LARGE_EPSILON else ()
+        deltas = (
+            self.add_delta(self.upper_sum, self.upper_ratio, share * epsilon)
+            for share in (1.0, *smaller)
         )
+        return min(1.0, min(deltas) * (1 + ROUND_OFF))
 
     def upper(self, epsilon: float) -> float:
         return max(self.remove_upper(epsilon), self.add_upper(epsilon))
@@ -246,8 +253,8 @@ class AddRemove:
         if self.lower_sum is None:
             return 0.0
         remove, add = (
-            self._remove_delta(*self.lower_sum, epsilon),
-            self._add_delta(*self.lower_sum, epsilon),
+            self.remove_delta(*self.lower_sum, epsilon),
+            self.add_delta(*self.lower_sum, epsilon),
         )
         return max(remove, add) * (1 - ROUND_OFF)
 
@@ -279,10 +286,10 @@ class ReplaceOne:
     ) -> None:
         self.campaign, self.delta, self.cells, self.search = campaign, delta, cells, search
 
-    def _delta(self, distribution: GridDistribution, ratio: SlotRatio, epsilon: float) -> float:
+    def delta_of(self, distribution: GridDistribution, ratio: SlotRatio, epsilon: float) -> float:
         m, p0 = self.campaign.slots, self.campaign.participation
         centred = m / p0 * math.expm1(epsilon)
-        thresholds = _last_slot_thresholds(
+        thresholds = last_slot_thresholds(
             distribution, centred=centred, uncentred=(1.0 - p0) * centred, slots=m, mean=ratio.mean
         )
         return p0 / m * (float(ratio.call(thresholds) @ distribution.masses) + distribution.excess)
@@ -295,7 +302,7 @@ class ReplaceOne:
         ratio = self.campaign.replace_one_ratio(epsilon)
         rounding = rounding_of(self.campaign, delta=self.delta, cells=self.cells, side=Side.UP)
         distribution = _sum_up(self.campaign, self.campaign.slots - 1, ratio, rounding)
-        return min(1.0, self._delta(distribution, ratio, epsilon) * (1 + ROUND_OFF))
+        return min(1.0, self.delta_of(distribution, ratio, epsilon) * (1 + ROUND_OFF))
 
     def lower(self, epsilon: float) -> float:
         if epsilon > _MAX_EPSILON:
@@ -306,7 +313,7 @@ class ReplaceOne:
         rounding = rounding_of(self.campaign, delta=self.delta, cells=self.cells, side=Side.DOWN)
         one_slot = discretise_down(ratio, rounding)
         distribution = sum_of(self.campaign.slots - 1, one_slot, mean=ratio.mean, rounding=rounding)
-        return self._delta(distribution, ratio, epsilon) * (1 - ROUND_OFF)
+        return self.delta_of(distribution, ratio, epsilon) * (1 - ROUND_OFF)
 
     def epsilon(self, delta: float) -> Interval:
         upper = self.upper_epsilon(delta)

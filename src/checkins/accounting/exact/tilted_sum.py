@@ -12,7 +12,9 @@ Rounding:    to nearest, with bounds on all errors.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import reduce
 
 import numpy as np
 import numpy.typing as npt
@@ -157,18 +159,17 @@ def _good_tilt(
 
 
 @dataclass(frozen=True, slots=True)
-class TiltedSum:
-    """The tilted distribution of the sum of ``copies`` slots, as a Fourier transform.
+class TiltedSlot:
+    """The tilted distribution of one slot, as a Fourier transform.
 
-    One slot has the value ``grid.width`` * ``indices[k]`` with the (untilted) probability
+    The slot has the value ``grid.width`` * ``indices[k]`` with the (untilted) probability
     e^``log_masses[k]``. ``log_mean`` is log E e^(tilt X) for this value X. ``spectrum`` is the
-    Fourier transform of the tilted masses of one slot, shifted so that the index ``centre`` is at
-    position 0. ``error`` bounds the Euclidean norm of the errors of the spectrum, divided by the
-    square root of the length.
+    Fourier transform of the tilted masses, shifted so that the index ``centre`` is at position 0.
+    ``error`` bounds the Euclidean norm of the errors of the spectrum, divided by the square root of
+    the length.
     """
 
     grid: TiltedGrid
-    copies: int
     indices: Integers
     log_masses: FloatArray
     log_mean: float
@@ -177,7 +178,7 @@ class TiltedSum:
     error: float
 
     @classmethod
-    def of(cls, grid: TiltedGrid, indices: Integers, masses: FloatArray, copies: int) -> TiltedSum:
+    def of(cls, grid: TiltedGrid, indices: Integers, masses: FloatArray) -> TiltedSlot:
         log_masses = np.log(masses)
         exponents = log_masses + grid.tilt * grid.width * indices
         largest = int(np.argmax(exponents))
@@ -190,17 +191,14 @@ class TiltedSum:
         spectrum, error = transform(indices - centre, tilted, grid.length)
         log_mean = float(exponents[largest]) + math.log(total)
         error += 4 * UNIT_ROUNDOFF
-        return cls(grid, copies, indices, log_masses, log_mean, centre, spectrum + peak, error)
+        return cls(grid, indices, log_masses, log_mean, centre, spectrum + peak, error)
 
-    def power(self, copies: int) -> tuple[npt.NDArray[np.complex128], float]:
-        """Return the transform of the sum of ``copies`` slots, and a bound on its errors.
-
-        The bound is on the same norm as ``error``.
-        """
+    def power(self, copies: int) -> Spectrum:
+        """Return the transform of the sum of ``copies`` slots."""
         result = np.zeros_like(self.spectrum)
         magnitudes = np.abs(self.spectrum)
-        with np.errstate(divide="ignore"):
-            active = copies * np.log(magnitudes) > _NEGLIGIBLE_LOG
+        with np.errstate(divide="ignore", invalid="ignore"):
+            active = copies * np.log(magnitudes) > _NEGLIGIBLE_LOG if copies else magnitudes >= 0.0
         base = self.spectrum[active]
         total = np.ones_like(base)
         for bit in bin(copies)[2:]:
@@ -211,31 +209,86 @@ class TiltedSum:
         # |a^n - b^n| <= n |a - b| max(|a|, |b|)^(n-1), and 3 unit round-offs per complex product
         growth = math.exp(min(copies * self.error * math.sqrt(self.grid.length), 700.0))
         error = copies * (self.error + 3 * UNIT_ROUNDOFF) * growth + math.exp(_NEGLIGIBLE_LOG)
-        return result, error
+        return Spectrum(result, error, growth)
+
+    def log_moment(self, step: float, masses: FloatArray | None = None) -> float:
+        """Return log E e^(step X) under the tilted distribution.
+
+        ``masses`` are untilted masses in place of those of the slot, or None.
+        """
+        exponents = self.log_masses + (self.grid.tilt + step) * self.grid.width * self.indices
+        largest = float(exponents.max())
+        powers = np.exp(exponents - largest)
+        if masses is not None:
+            powers = powers * masses / np.exp(self.log_masses)
+        return largest + math.log(max(float(powers.sum()), 1e-300)) - self.log_mean
+
+    @property
+    def max_exponent(self) -> float:
+        return float(np.abs(self.grid.tilt * self.grid.width * self.indices).max())
+
+
+@dataclass(frozen=True, slots=True)
+class Spectrum:
+    """A Fourier transform of tilted masses.
+
+    ``error`` bounds the Euclidean norm of its errors, divided by the square root of its length.
+    ``largest`` bounds its largest absolute value. Without errors, this is at most 1.
+    """
+
+    values: npt.NDArray[np.complex128]
+    error: float
+    largest: float = 1.0
+
+    def times(self, other: Spectrum) -> Spectrum:
+        """Return the transform of the sum of two independent sums."""
+        error = self.error * other.largest + other.error * self.largest
+        error += 3 * UNIT_ROUNDOFF * self.largest * other.largest
+        return Spectrum(self.values * other.values, error, self.largest * other.largest)
+
+
+@dataclass(frozen=True, slots=True)
+class TiltedSum:
+    """The tilted distribution of the sum of independent slots, as a Fourier transform.
+
+    ``groups`` holds, for each kind of slot, its distribution and the number of such slots.
+    """
+
+    grid: TiltedGrid
+    groups: tuple[tuple[TiltedSlot, int], ...]
+
+    @property
+    def centre(self) -> int:
+        """The index of the sum that is at position 0 of an inverse transform."""
+        return sum(copies * slot.centre for slot, copies in self.groups)
+
+    def spectrum(self, *, leave_out_one: bool = False) -> Spectrum:
+        """Return the transform of the sum, or of all slots but one of the first group."""
+        powers = [
+            slot.power(copies - (leave_out_one and group == 0))
+            for group, (slot, copies) in enumerate(self.groups)
+        ]
+        return reduce(Spectrum.times, powers)
 
     def log_beyond(self, value: float, *, above: bool, one_slot: FloatArray | None = None) -> float:
         """Bound the logarithm of the tilted mass of sums above or below ``value`` (Chernoff).
 
-        ``one_slot`` holds the untilted masses of one of the slots. If it is None, this slot has the
-        same masses as all others.
+        ``one_slot`` holds the untilted masses of one slot of the first group. If it is None, this
+        slot has the same masses as the others of its group.
         """
-        grid, best = self.grid, math.inf
-        points = grid.width * self.indices
+        best = math.inf
         for multiple in _CHERNOFF_STEPS:
-            step = multiple * grid.tilt * (1.0 if above else -1.0)
-            exponents = self.log_masses + (grid.tilt + step) * points
-            largest = float(exponents.max())
-            powers = np.exp(exponents - largest)
-            all_slots = self.copies * (largest + math.log(float(powers.sum())) - self.log_mean)
+            step = multiple * self.grid.tilt * (1.0 if above else -1.0)
+            all_slots = math.fsum(copies * slot.log_moment(step) for slot, copies in self.groups)
             if one_slot is not None:
-                first = float((powers * one_slot / np.exp(self.log_masses)).sum())
-                all_slots += math.log(max(first, 1e-300)) - math.log(float(powers.sum()))
+                first = self.groups[0][0]
+                all_slots += first.log_moment(step, one_slot) - first.log_moment(step)
             best = min(best, all_slots - step * value)
         return min(best, 0.0)
 
     def first_index(self, threshold: float) -> int:
         """Return the index of the first sum above ``threshold``, minus the sum of the centres."""
-        return math.floor(threshold / self.grid.width) + 1 - self.copies * self.centre
+        return math.floor(threshold / self.grid.width) + 1 - self.centre
 
     def points_above(self, threshold: float, count: int) -> tuple[Integers, FloatArray]:
         """Return positions of the first ``count`` sums above ``threshold``, and their distances.
@@ -244,7 +297,7 @@ class TiltedSum:
         """
         start = self.first_index(threshold)
         offsets = start + np.arange(count)
-        first_point = (start + self.copies * self.centre) * self.grid.width
+        first_point = (start + self.centre) * self.grid.width
         distances = (first_point - threshold) + self.grid.width * np.arange(count)
         return (offsets % self.grid.length).astype(np.int64), np.asarray(distances, np.float64)
 
@@ -255,37 +308,43 @@ class TiltedSum:
 
     def log_scale(self, threshold: float) -> float:
         """Return log E e^(tilt (S - T)), the logarithm of untilted divided by tilted results."""
-        return self.copies * self.log_mean - self.grid.tilt * threshold
+        log_mean = math.fsum(copies * slot.log_mean for slot, copies in self.groups)
+        return log_mean - self.grid.tilt * threshold
 
     def relative_error(self, threshold: float) -> float:
         """Bound the relative error of results that comes from rounded masses and exponents."""
-        max_exponent = float(np.abs(self.grid.tilt * self.grid.width * self.indices).max())
-        exponents = self.copies * (max_exponent + 20.0) + abs(self.grid.tilt * threshold)
-        return 4.0 * UNIT_ROUNDOFF * exponents
+        exponents = math.fsum(copies * (slot.max_exponent + 20.0) for slot, copies in self.groups)
+        return 4.0 * UNIT_ROUNDOFF * (exponents + abs(self.grid.tilt * threshold))
 
 
 def errors_will_dominate(
-    grid: TiltedGrid, indices: Integers, masses: FloatArray, *, copies: int, threshold: float
+    grid: TiltedGrid, groups: Sequence[tuple[Integers, FloatArray, int]], *, threshold: float
 ) -> bool:
     """Guess without transforms whether round-off will be a large part of E(S - T)_+.
 
-    After a wrong guess the bounds are looser, but still valid. E(S - T)_+ is estimated by its size
-    if one huge ratio exceeds the threshold, plus its size for a normally distributed sum.
+    ``groups`` holds indices, masses and the number of slots of each kind. After a wrong guess the
+    bounds are looser, but still valid. E(S - T)_+ is estimated by its size if one huge ratio
+    exceeds the threshold, plus its size for a normally distributed sum.
     """
-    tilt, points = grid.tilt, grid.width * indices
-    exponents = np.log(masses) + tilt * points
-    tilted = np.exp(exponents - exponents.max())
-    tilted /= tilted.sum()
-    mean = float(tilted @ points)
-    gap = max(threshold - copies * mean, 0.0)
-    variance = copies * float(tilted @ np.minimum(np.abs(points - mean), gap / 4.0) ** 2)
-    beyond = np.maximum(points + (copies - 1) * mean - threshold, 0.0)
-    by_one_ratio = copies * float(tilted @ (beyond * np.exp(-tilt * beyond)))
+    tilt, slots = grid.tilt, []
+    for indices, masses, copies in groups:
+        points = grid.width * indices
+        exponents = np.log(masses) + tilt * points
+        tilted = np.exp(exponents - exponents.max())
+        tilted /= tilted.sum()
+        slots.append((points, tilted, float(tilted @ points), copies))
+    total_mean = math.fsum(copies * mean for _, _, mean, copies in slots)
+    gap = max(threshold - total_mean, 0.0)
+    variance, by_one_ratio, error = 0.0, 0.0, 0.0
+    for points, tilted, mean, copies in slots:
+        variance += copies * float(tilted @ np.minimum(np.abs(points - mean), gap / 4.0) ** 2)
+        beyond = np.maximum(points + total_mean - mean - threshold, 0.0)
+        by_one_ratio += copies * float(tilted @ (beyond * np.exp(-tilt * beyond)))
+        tilted[np.argmax(tilted)] = 0.0
+        error += copies * _TRANSFORM_ERROR * math.log2(grid.length) * euclidean_norm(tilted)
     like_normal = math.exp(-gap * gap / (2.0 * variance)) if variance > 0.0 else 1.0
-    tilted[np.argmax(tilted)] = 0.0
-    error = _TRANSFORM_ERROR * math.log2(grid.length) * euclidean_norm(tilted)
     norm_of_weights = math.sqrt(1.0 / (4.0 * tilt**3 * grid.width))  # of x e^(-tilt x)
-    return copies * error * norm_of_weights > 0.1 * (by_one_ratio + like_normal / tilt)
+    return error * norm_of_weights > 0.1 * (by_one_ratio + like_normal / tilt)
 
 
 def euclidean_norm(values: FloatArray) -> float:
