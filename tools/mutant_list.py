@@ -28,6 +28,7 @@ POPULATION = "tests/service/test_population.py"
 ASSUMPTIONS = "tests/accounting/test_assumptions.py"
 NAMED = "tests/accounting/test_named.py"
 FOURIER = "tests/accounting/test_fourier_sum.py"
+FULL_SLOTS = "tests/accounting/test_full_slots.py"
 LATTICE = "tests/accounting/test_lattice_sum.py"
 CURIOUS, KINDS = (
     "tests/accounting/test_adversaries.py",
@@ -1099,28 +1100,53 @@ MUTANTS = (
         (f"{FOURIER}::test_a_test_between_two_data_is_one_that_exists",),
     ),
     Mutant(
-        "slots-exactly-full",
-        "a lower bound assumes that every slot has exactly K other check-ins",
+        "surely-chosen",
+        "a lower bound chooses the client among K others with probability 1, and not K/(K+1)",
         (
             Change(
-                "accounting/exact/gaussian_replace_one.py",
-                "displaces_with=chosen * (1 - ROUND_OFF)",
-                "displaces_with=campaign.choice_probability",
+                "accounting/exact/gaussian.py",
+                "return DilutedGaussian(ShiftedGaussian(2 * self.shift), self.choice_probability)",
+                "return DilutedGaussian(ShiftedGaussian(2 * self.shift), 1.0)",
             ),
         ),
-        (f"{FOURIER}::test_a_displacing_client_is_chosen_as_rarely_as_in_full_slots",),
+        (f"{FOURIER}::test_a_displacing_client_in_one_slot_has_the_delta_of_a_mixture",),
     ),
     Mutant(
         "small-population-fills-slots",
         "a lower bound fills all slots with more clients than the declared population",
         (
             Change(
-                "accounting/exact/campaign_divergence.py",
-                "others_are_unlimited=design.most_clients is None",
-                "others_are_unlimited=True",
+                "accounting/bounds.py",
+                "    return has_gaussian_noise and design.displaces_clients and design.most_clients"
+                " is not None\n",
+                "    return has_gaussian_noise and design.most_clients == 0\n",
             ),
         ),
-        (f"{FOURIER}::test_a_declared_population_cannot_fill_every_slot",),
+        (f"{FULL_SLOTS}::test_lower_bounds_do_not_use_more_clients_than_declared",),
+    ),
+    Mutant(
+        "clients-of-one-window",
+        "only the clients that wake in one window fill the slots of a client's window",
+        (
+            Change(
+                "accounting/exact/campaign_divergence.py",
+                "most_others.append(2 * design.arrivals - 1)",
+                "most_others.append(design.arrivals - 1)",
+            ),
+        ),
+        (f"{FULL_SLOTS}::test_clients_of_two_windows_can_fill_the_slots_of_one",),
+    ),
+    Mutant(
+        "more-full-slots-not-charged",
+        "the probability of more full slots than are counted is not added to delta",
+        (
+            Change(
+                "accounting/exact/full_slots.py",
+                "        return min(1.0, total + before)",
+                "        return min(1.0, total + 0.0 * before)",
+            ),
+        ),
+        (f"{FULL_SLOTS}::test_a_probability_of_more_full_slots_is_added_to_delta",),
     ),
     Mutant(
         "uncharged-draw",

@@ -175,10 +175,18 @@ def _design_of_lower_bounds(design: Design) -> Design:
     is alone.
     """
     attaining_design = campaign_divergence.attaining_design(design)
-    has_gaussian_noise = isinstance(design.randomizer, GaussianNoise)
-    if has_gaussian_noise and design.displaces_clients and design.most_clients is not None:
+    if _may_lack_others(design):
         return campaign_divergence.uncapped(attaining_design)
     return attaining_design
+
+
+def _may_lack_others(design: Design) -> bool:
+    """Return True if there may be too few other clients to fill slots, as in lower bounds.
+
+    Then only the bound that uses their number has a lower bound.
+    """
+    has_gaussian_noise = isinstance(design.randomizer, GaussianNoise)
+    return has_gaussian_noise and design.displaces_clients and design.most_clients is not None
 
 
 def known_lower(bounds: Sequence[Bound]) -> float:
@@ -204,12 +212,12 @@ def _bounds_of_one_campaign(
     """Yield the bounds of the exact accountant for one campaign."""
     try:
         divergence = campaign_divergence.divergence(design, adjacency, delta=delta)
-        if needs_lower:
+        if needs_lower and not _may_lack_others(design):
             epsilon = divergence.epsilon(delta)
         else:
             epsilon = Interval(0.0, divergence.upper_epsilon(delta))
         is_attained = campaign_divergence.attaining_design(design) == design
-        if needs_lower and not is_attained:
+        if needs_lower and not is_attained and not _may_lack_others(design):
             lower = _attained_lower_epsilon(design, adjacency, delta)
             epsilon = replace(epsilon, lower=min(lower, epsilon.upper))
         note = "holds for any number of clients and any model"

@@ -33,7 +33,7 @@ from checkins.accounting.design import (
 from checkins.accounting.exact import report_laws
 from checkins.accounting.exact.correlated_noise import CorrelatedCampaign
 from checkins.accounting.exact.dominating_pair import NO_LOSS, DominatingPair, from_curve
-from checkins.accounting.exact.full_slots import FewFullSlots
+from checkins.accounting.exact.full_slots import FewFullSlots, FullSlots
 from checkins.accounting.exact.gaussian import GaussianCampaign
 from checkins.accounting.exact.grid_distribution import (
     CELLS,
@@ -276,12 +276,31 @@ def with_population(
     probability = overflow_probability_of(design, adjacency)
     if probability is None:
         return None
-    campaign, clients = campaign_of(design), design.most_clients
+    campaign = campaign_of(design)
     if isinstance(campaign, GaussianCampaign) and not design.has_unrelated_windows(adjacency):
-        return FewFullSlots(campaign, adjacency, clients=clients or 1, delta=delta, cells=cells)
+        full_slots = _full_slots(design)
+        return FewFullSlots(campaign, adjacency, full_slots=full_slots, delta=delta, cells=cells)
     without_overflow = divergence(uncapped(design), adjacency, delta=delta, cells=cells)
     with_overflow = divergence(design, adjacency, delta=delta, cells=_CURVE_CELLS)
     return UnlessOverflow(without_overflow, with_overflow, probability)
+
+
+def _full_slots(design: Design) -> FullSlots:
+    """Return bounds on the number of slots that other clients fill, of those of one client.
+
+    Clients that may check in to some slot of a client's window wake in two windows.
+    """
+    clients = design.most_clients or 1
+    most_others = [] if design.population is None else [design.population.most - 1]
+    if design.arrivals is not None:
+        most_others.append(2 * design.arrivals - 1)
+    return FullSlots(
+        others=clients - 1,
+        all_others=min(most_others),
+        slots=design.drawable_slots,
+        check_in=design.participation / design.drawable_slots,
+        capacity=design.capacity or 1,
+    )
 
 
 def _named_with_population(

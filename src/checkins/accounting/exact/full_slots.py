@@ -39,7 +39,7 @@ _OFTEN = 0.01
 _NEVER = 1e-3
 """Probability of more than j full slots, relative to delta, for the larger number j."""
 _TAIL_SLACK, _MIN_TAIL = 1.0 + 1e-6, 1e-300  # of incomplete beta functions
-_PRECISION = 2e-4
+_PRECISION = 5e-4  # relative precision of a search
 _MAX_EPSILON = 200.0  # above it, the values of a replace-one ratio may not fit a double
 _ADD_REMOVE_CELLS, _REPLACE_ONE_CELLS = 512, 600
 """Numbers of grid cells of a certificate."""
@@ -48,16 +48,20 @@ _ADD_REMOVE_CELLS, _REPLACE_ONE_CELLS = 512, 600
 class FullSlots:
     """Upper bounds on the probability that at least j slots are full.
 
-    There are ``others`` other clients. Each checks in to at most one slot, and to any given slot
-    with probability at most ``check_in``, independently of the others.
+    At most ``others`` other clients can check in to a given slot, each with probability at most
+    ``check_in``, independently of the others. Each checks in to at most one slot. At most
+    ``all_others`` can check in to any of the slots.
 
     Theorem:     docs/theory/gaussian.md, "A declared number of clients".
     Neighbours:  none; check-ins do not depend on data.
     Rounding:    up.
     """
 
-    def __init__(self, *, others: int, slots: int, check_in: float, capacity: int) -> None:
-        self.slots, self.most = slots, min(slots, others // capacity)
+    def __init__(
+        self, *, others: int, all_others: int, slots: int, check_in: float, capacity: int
+    ) -> None:
+        self.slots = slots
+        self.most = min(slots, all_others // capacity) if others >= capacity else 0
         tail = 0.0
         if self.most > 0 and check_in > 0.0:
             tail = float(betainc(float(capacity), float(others - capacity + 1), check_in))
@@ -89,7 +93,7 @@ class FullSlots:
 
 
 class FewFullSlots:
-    """Bounds on the divergence if at most ``clients`` clients exist, or wake in a window.
+    """Bounds on the divergence if the number of other clients is at most as in ``full_slots``.
 
     Theorem:     docs/theory/gaussian.md, "A declared number of clients".
     Neighbours:  add/remove and replace-one.
@@ -101,19 +105,12 @@ class FewFullSlots:
         campaign: GaussianCampaign,
         adjacency: Adjacency,
         *,
-        clients: int,
+        full_slots: FullSlots,
         delta: float,
         cells: int | None,
     ) -> None:
-        capacity = campaign.capacity or 1
-        self.campaign, self.adjacency, self.clients = campaign, adjacency, clients
+        self.campaign, self.adjacency, self.full_slots = campaign, adjacency, full_slots
         self.delta, self.cells = delta, cells
-        self.full_slots = FullSlots(
-            others=clients - 1,
-            slots=campaign.slots,
-            check_in=campaign.participation / campaign.slots,
-            capacity=capacity,
-        )
         often = self.full_slots.quantile(_OFTEN)
         never = self.full_slots.quantile(_NEVER * delta)
         self._levels = (often, never) if often < never else (never,)
@@ -150,7 +147,7 @@ class FewFullSlots:
             add_remove = FewFullSlots(
                 self.campaign,
                 Adjacency.ADD_REMOVE,
-                clients=self.clients,
+                full_slots=self.full_slots,
                 delta=self.delta,
                 cells=self.cells,
             )
