@@ -159,7 +159,7 @@ MUTANTS = (
     Mutant(
         "dummy-left-out",
         "no dummy report, and so no noise, replaces a missing report",
-        (Change("protocol/slot.py", "reports = [*event.dummies, *(", "reports = [*("),),
+        (Change("protocol/slot.py", "[*client_reports, *event.dummies, *", "[*client_reports, *"),),
         (HISTORIES,),
     ),
     Mutant(
@@ -269,8 +269,8 @@ MUTANTS = (
         (
             Change(
                 "protocol/model_update.py",
-                "self._project(new_model)), None, slots, velocity)",
-                "self._project(new_model)), read_only(gradient), slots, velocity)",
+                "self._project(new_model)), None, slots, velocity,",
+                "self._project(new_model)), read_only(gradient), slots, velocity,",
             ),
         ),
         (f"{MODEL_UPDATE}::test_the_accumulator_starts_anew_after_each_step",),
