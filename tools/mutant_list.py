@@ -881,7 +881,7 @@ MUTANTS = (
                 "        if slot > affordable + 1:\n",
             ),
         ),
-        (f"{FACTORIES}::test_a_ledger_refuses_a_slot_that_its_budget_does_not_pay_for",),
+        (f"{FACTORIES}::test_a_ledger_refuses_a_slot_that_its_budget_does_not_allow",),
     ),
     Mutant(
         "clip-after-noise",

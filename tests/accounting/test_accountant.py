@@ -80,7 +80,7 @@ def sliding(epsilon: float, window: int, **given_: object) -> Design:
     return local(epsilon, protocol=Protocol.SLIDING, window=window, **given_)
 
 
-def price(
+def certified(
     what: Design | list[Design],
     adjacency: Adjacency = ADD_REMOVE,
     *,
@@ -176,7 +176,7 @@ def test_the_exact_epsilon_is_never_above_the_papers_or_the_unamplified(
     ask: Asked, delta: float
 ) -> None:
     what, adjacency = ask
-    found = price(what, adjacency, delta=delta)
+    found = certified(what, adjacency, delta=delta)
     sane(found)
     exactly = campaign_divergence.divergence(what, adjacency, delta=delta).epsilon(delta)
     assert named(found, "exact").epsilon == exactly.upper
@@ -212,7 +212,7 @@ def test_averaged_updates_cost_what_shuffling_the_fewest_costs(
 def test_a_client_that_never_takes_part_spends_nothing(
     what: Design, adjacency: Adjacency, campaigns: int
 ) -> None:
-    found = price(dataclasses.replace(what, participation=0.0), adjacency, campaigns=campaigns)
+    found = certified(dataclasses.replace(what, participation=0.0), adjacency, campaigns=campaigns)
     assert found.epsilon == 0.0
 
 
@@ -222,8 +222,10 @@ def test_a_campaign_that_no_client_takes_part_in_adds_nothing(
     what: Design, adjacency: Adjacency
 ) -> None:
     nothing = dataclasses.replace(what, participation=0.0)
-    alone = price([what, what], adjacency)
-    assert price([what, nothing, what], adjacency).epsilon == pytest.approx(alone.epsilon, rel=5e-3)
+    alone = certified([what, what], adjacency)
+    assert certified([what, nothing, what], adjacency).epsilon == pytest.approx(
+        alone.epsilon, rel=5e-3
+    )
 
 
 # Monotone
@@ -231,7 +233,7 @@ def test_a_campaign_that_no_client_takes_part_in_adds_nothing(
 
 def cheaper(less: Design, more: Design, adjacency: Adjacency, **given_: float) -> None:
     """``less`` costs no more than ``more``, up to the width of the intervals."""
-    one, other = price(less, adjacency, **given_), price(more, adjacency, **given_)  # type: ignore[arg-type]
+    one, other = certified(less, adjacency, **given_), certified(more, adjacency, **given_)  # type: ignore[arg-type]
     assert one.epsilon_lower <= other.epsilon
     assert one.epsilon <= other.epsilon * ROUNDING + 1e-12
 
@@ -271,7 +273,7 @@ def test_more_noise_never_raises_epsilon(ask: Asked, more: float) -> None:
 @given(ask=asked, share=st.floats(0.01, 1.0))
 def test_a_smaller_delta_never_lowers_epsilon(ask: Asked, share: float) -> None:
     what, adjacency = ask
-    loose, tight = (price(what, adjacency, delta=d) for d in (DELTA, DELTA * share))
+    loose, tight = (certified(what, adjacency, delta=d) for d in (DELTA, DELTA * share))
     assert loose.epsilon_lower <= tight.epsilon
     assert loose.epsilon <= tight.epsilon * ROUNDING
 
@@ -298,12 +300,12 @@ def test_more_reports_in_a_slot_never_raise_epsilon(
 def test_campaigns_cost_at_least_one_and_at_most_their_sum(ask: Asked, campaigns: int) -> None:
     """Basic composition: R times one epsilon at delta / R."""
     what, adjacency = ask
-    several = price(what, adjacency, campaigns=campaigns)
+    several = certified(what, adjacency, campaigns=campaigns)
     sane(several)
-    each = price(what, adjacency, delta=DELTA / campaigns)
+    each = certified(what, adjacency, delta=DELTA / campaigns)
     assert several.epsilon_lower <= campaigns * each.epsilon
     assert several.epsilon <= campaigns * each.epsilon * ROUNDING + 1e-9
-    once = price(what, adjacency)
+    once = certified(what, adjacency)
     assert once.epsilon_lower <= several.epsilon
     assert once.epsilon <= several.epsilon * ROUNDING
 
@@ -363,11 +365,11 @@ def test_strong_reports_in_two_slots_compose_within_bounds(
 
 def test_gaussian_campaigns_compose_between_one_and_their_sum_replacing_too() -> None:
     what = SLOW[0]
-    one = price(what, REPLACE_ONE)
+    one = certified(what, REPLACE_ONE)
     several = composition.Composition((what,), REPLACE_ONE, 3).epsilon(DELTA)
     added = composition.Composition((what,), ADD_REMOVE, 3).epsilon(DELTA)
     assert one.epsilon <= several.upper * ROUNDING
-    assert several.upper <= 3 * price(what, REPLACE_ONE, delta=DELTA / 3).epsilon
+    assert several.upper <= 3 * certified(what, REPLACE_ONE, delta=DELTA / 3).epsilon
     assert added.upper <= several.upper * ROUNDING
     assert added.lower < several.lower <= several.upper
     assert several.lower > 0.85 * several.upper
@@ -375,15 +377,15 @@ def test_gaussian_campaigns_compose_between_one_and_their_sum_replacing_too() ->
 
 @pytest.mark.parametrize("what", SLOW)
 def test_gaussian_replacement_is_monotone_in_every_argument(what: Design) -> None:
-    dearest = price(what, REPLACE_ONE).epsilon
+    largest = certified(what, REPLACE_ONE).epsilon
     noisier = dataclasses.replace(what.randomizer, noise_multiplier=3.3)
     for change in (
         {"slots": 2 * what.slots - 1},
         {"participation": 0.45},
         {"randomizer": noisier},
     ):
-        assert price(dataclasses.replace(what, **change), REPLACE_ONE).epsilon < dearest  # type: ignore[arg-type]
-    assert price(what, REPLACE_ONE, delta=2 * DELTA).epsilon < dearest
+        assert certified(dataclasses.replace(what, **change), REPLACE_ONE).epsilon < largest  # type: ignore[arg-type]
+    assert certified(what, REPLACE_ONE, delta=2 * DELTA).epsilon < largest
 
 
 @pytest.mark.parametrize("adjacency", Adjacency)
@@ -391,7 +393,7 @@ def test_gaussian_replacement_is_monotone_in_every_argument(what: Design) -> Non
 def test_a_lower_bound_for_several_campaigns_is_no_lower_than_for_one(
     what: Design, adjacency: Adjacency
 ) -> None:
-    one, three = price(what, adjacency), price(what, adjacency, campaigns=3)
+    one, three = certified(what, adjacency), certified(what, adjacency, campaigns=3)
     assert three.epsilon_lower >= one.epsilon_lower * (1 - 5e-3)
 
 
@@ -400,16 +402,16 @@ def test_a_mixed_list_costs_the_same_in_any_order_and_no_less_than_its_parts(
     adjacency: Adjacency,
 ) -> None:
     parts = [local(1.0, slots=50), at_server(1.5, slots=3), sliding(0.5, 20, participation=0.5)]
-    found = [price(order, adjacency) for order in (parts, parts[::-1], [*parts[1:], parts[0]])]
+    found = [certified(order, adjacency) for order in (parts, parts[::-1], [*parts[1:], parts[0]])]
     for one in found:
         sane(one)
         assert one.epsilon == pytest.approx(found[0].epsilon, rel=3e-3)
         assert one.epsilon_lower == pytest.approx(found[0].epsilon_lower, rel=3e-3)
         assert any("3 campaigns" in line for line in one.assumptions)
     for part in parts:
-        alone = price(part, adjacency)
+        alone = certified(part, adjacency)
         assert alone.epsilon <= found[0].epsilon * ROUNDING
-    thrice = math.fsum(price(part, adjacency, delta=DELTA / 3).epsilon for part in parts)
+    thrice = math.fsum(certified(part, adjacency, delta=DELTA / 3).epsilon for part in parts)
     assert found[0].epsilon <= thrice
 
 
@@ -418,7 +420,7 @@ def test_campaigns_that_dp_accounting_can_compose_too_cost_the_same() -> None:
     what, campaigns = at_server(10.0, slots=1), 50
     theirs = PLDAccountant(value_discretization_interval=1e-4)
     theirs.compose(dp_accounting.GaussianDpEvent(10.0), campaigns)
-    found = price(what, campaigns=campaigns)
+    found = certified(what, campaigns=campaigns)
     expected = theirs.get_epsilon(DELTA)
     assert found.epsilon_lower <= expected * (1 + 1e-4)
     assert found.epsilon == pytest.approx(expected, rel=5e-3)
@@ -426,7 +428,7 @@ def test_campaigns_that_dp_accounting_can_compose_too_cost_the_same() -> None:
 
 @pytest.mark.parametrize("adjacency", Adjacency)
 def test_a_million_campaigns_are_certified(adjacency: Adjacency) -> None:
-    found = price(local(0.01), adjacency, campaigns=MAX_CAMPAIGNS)
+    found = certified(local(0.01), adjacency, campaigns=MAX_CAMPAIGNS)
     sane(found)
     assert found.epsilon < 7.0
 
@@ -461,13 +463,13 @@ def test_a_delta_lies_strictly_between_zero_and_one(value: object) -> None:
 
 @pytest.mark.parametrize("value", [0, -1, 10**7, MAX_CAMPAIGNS + 1, 1.0, math.nan, "2", True])
 def test_campaigns_are_counted_up_to_a_million(value: object) -> None:
-    message = refused(lambda: price(local(1.0), campaigns=value), "campaigns", value)  # type: ignore[arg-type]
+    message = refused(lambda: certified(local(1.0), campaigns=value), "campaigns", value)  # type: ignore[arg-type]
     assert "from 1 to 1,000,000" in message
 
 
 @pytest.mark.parametrize("value", ["add-remove", None, "zero-out"])
 def test_an_adjacency_is_one_of_the_adjacencies(value: object) -> None:
-    refused(lambda: price(local(1.0), value), "adjacency", value)  # type: ignore[arg-type]
+    refused(lambda: certified(local(1.0), value), "adjacency", value)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, 0.0, -1e-3, None])
@@ -486,7 +488,7 @@ def test_the_spacing_of_losses_is_positive_and_finite(value: object) -> None:
 
 def test_no_campaign_at_all_is_refused() -> None:
     for make in (
-        lambda: price([]),
+        lambda: certified([]),
         lambda: certify_heterogeneous([], delta=DELTA, adjacency=ADD_REMOVE),
     ):
         with pytest.raises(InvalidValue, match="design"):
@@ -496,8 +498,8 @@ def test_no_campaign_at_all_is_refused() -> None:
 def test_averaged_updates_are_refused_between_one_more_and_one_less() -> None:
     what = averaged(1.0, 100)
     for make in (
-        lambda: price(what),
-        lambda: price([local(1.0), what]),
+        lambda: certified(what),
+        lambda: certified([local(1.0), what]),
         lambda: certify_heterogeneous([what], delta=DELTA, adjacency=ADD_REMOVE),
         lambda: loss_distribution(what, delta=DELTA, adjacency=ADD_REMOVE, interval=1e-3),
     ):
@@ -511,13 +513,13 @@ def test_averaged_updates_are_refused_below_full_participation() -> None:
 def test_an_approximate_randomizer_that_spends_more_than_delta_is_refused() -> None:
     what = local(1.0, 1e-5)
     for adjacency in Adjacency:
-        refused(lambda: price(what, adjacency), "local_delta", 1e-5)  # noqa: B023
-        refused(lambda: price(what, adjacency, campaigns=3), "local_delta", 1e-5)  # noqa: B023
+        refused(lambda: certified(what, adjacency), "local_delta", 1e-5)  # noqa: B023
+        refused(lambda: certified(what, adjacency, campaigns=3), "local_delta", 1e-5)  # noqa: B023
 
 
 def test_an_epsilon_beyond_the_limit_is_refused_and_not_called_infinite() -> None:
     with pytest.raises(NotCovered, match="no epsilon below 500 is proved"):
-        price(at_server(0.2, slots=1), campaigns=10_000)
+        certified(at_server(0.2, slots=1), campaigns=10_000)
 
 
 # Approximate randomizers
@@ -526,21 +528,21 @@ def test_an_epsilon_beyond_the_limit_is_refused_and_not_called_infinite() -> Non
 @pytest.mark.parametrize("compare", [True, False])
 @pytest.mark.parametrize("adjacency", Adjacency)
 @pytest.mark.parametrize("local_delta", [1e-7, 1e-40])
-def test_an_approximate_randomizer_pays_its_local_delta_once(
+def test_the_local_delta_of_an_approximate_randomizer_is_charged_once(
     local_delta: float, adjacency: Adjacency, compare: bool
 ) -> None:
     what = local(0.1, local_delta, slots=10**6)
     found = certify(what, delta=DELTA, adjacency=adjacency, compare=compare)
     sane(found)
     assert found.method == "exact"
-    pure_too = price(local(0.1, slots=10**6), adjacency)
+    pure_too = certified(local(0.1, slots=10**6), adjacency)
     assert pure_too.epsilon * (1 - 1e-6) <= found.epsilon <= 2.0 * pure_too.epsilon
     assert found.epsilon_lower == pytest.approx(pure_too.epsilon_lower)
 
 
 def test_a_local_delta_that_is_almost_delta_leaves_the_local_epsilon() -> None:
     what = local(0.1, 0.9 * DELTA, slots=10**6)
-    found = price(what, Adjacency.REPLACE_ONE)
+    found = certified(what, Adjacency.REPLACE_ONE)
     assert found.method == "no-amplification"
     assert found.epsilon <= 0.1 * (1 + 1e-9)
     assert not named(found, "exact").proves
@@ -553,7 +555,7 @@ def test_a_local_delta_that_is_almost_delta_leaves_the_local_epsilon() -> None:
 def test_a_known_population_is_used_where_it_helps_and_is_named() -> None:
     most = Population(1, 10)
     for adjacency in Adjacency:
-        found = price(at_client(1.0, 11, slots=3, population=most), adjacency)
+        found = certified(at_client(1.0, 11, slots=3, population=most), adjacency)
         assert found.method == "exact-population"
         assert found.epsilon < named(found, "exact").epsilon
         assert any("at most 10 clients exist" in line for line in found.assumptions)
@@ -562,21 +564,21 @@ def test_a_known_population_is_used_where_it_helps_and_is_named() -> None:
 def test_a_known_population_is_not_used_where_it_does_not_help() -> None:
     crowd = Population(1, 10**9)
     for adjacency in Adjacency:
-        found = price(at_client(1.0, 10, slots=3, population=crowd), adjacency)
+        found = certified(at_client(1.0, 10, slots=3, population=crowd), adjacency)
         assert found.method == "exact"
         assert found.epsilon <= named(found, "exact-population").epsilon
         assert not any("clients exist" in line for line in found.assumptions)
-        free = price(at_client(1.0, 10, slots=3), adjacency)
+        free = certified(at_client(1.0, 10, slots=3), adjacency)
         assert found.epsilon == free.epsilon
 
 
 def test_a_larger_population_is_never_cheaper() -> None:
     found = [
-        price(at_client(1.0, 4, slots=1000, population=Population(1, most))).epsilon
+        certified(at_client(1.0, 4, slots=1000, population=Population(1, most))).epsilon
         for most in (1, 300, 10**6)
     ]
     assert all(one <= other * (1 + 1e-4) for one, other in itertools.pairwise(found))
-    lone = price(at_server(2.0, slots=1000)).epsilon  # four reports, twice the noise of one
+    lone = certified(at_server(2.0, slots=1000)).epsilon  # four reports, twice the noise of one
     assert found[0] == pytest.approx(lone, rel=1e-4)
     assert found[-1] > 1.1 * found[0]
 
@@ -586,7 +588,7 @@ def test_a_larger_population_is_never_cheaper() -> None:
 def test_knowing_the_population_never_raises_epsilon(ask: Asked, most: int) -> None:
     what, adjacency = ask
     known = dataclasses.replace(what, population=Population(1, most))
-    assert price(known, adjacency).epsilon <= price(what, adjacency).epsilon
+    assert certified(known, adjacency).epsilon <= certified(what, adjacency).epsilon
 
 
 # Kinds of clients, and campaigns cut short
@@ -601,7 +603,7 @@ def test_clients_of_several_kinds_have_the_largest_epsilon_of_any_kind(
         sliding(2.0, 20, participation=0.3),
         sliding(2.0, 50, participation=0.5),
     ]
-    each = [price(kind, adjacency) for kind in kinds]
+    each = [certified(kind, adjacency) for kind in kinds]
     found = certify_heterogeneous(kinds, delta=DELTA, adjacency=adjacency)
     assert found.epsilon == max(one.epsilon for one in each)
     assert found.epsilon_lower == max(one.epsilon_lower for one in each)
@@ -618,9 +620,9 @@ def test_clients_of_several_kinds_have_the_largest_epsilon_of_any_kind(
 def test_what_is_spent_grows_with_the_slots_that_are_over(
     what: Design, adjacency: Adjacency
 ) -> None:
-    whole = price(what, adjacency)
+    whole = certified(what, adjacency)
     spent = [
-        price(what.after(k), adjacency).epsilon
+        certified(what.after(k), adjacency).epsilon
         for k in (1, what.drawable_slots // 3, what.drawable_slots - 1, what.slots)
     ]
     assert spent[-1] == whole.epsilon
@@ -691,7 +693,7 @@ def test_shuffling_is_compared_with_one_client_a_slot_or_as_many_as_declared(
 @pytest.mark.parametrize("adjacency", Adjacency)
 @pytest.mark.parametrize("what", [local(1.0), at_server(1.0)])
 def test_comparisons_can_be_left_out_and_change_nothing(what: Design, adjacency: Adjacency) -> None:
-    bare = price(what, adjacency)
+    bare = certified(what, adjacency)
     full = certify(what, delta=DELTA, adjacency=adjacency)
     assert full.epsilon == bare.epsilon
     assert all(one.proves for one in bare.alternatives)
@@ -707,7 +709,7 @@ def test_a_loss_distribution_gives_the_epsilon_that_the_certificate_does(
     what: Design, adjacency: Adjacency
 ) -> None:
     theirs = loss_distribution(what, delta=DELTA, adjacency=adjacency, interval=1e-4)
-    found = price(what, adjacency)
+    found = certified(what, adjacency)
     epsilon = theirs.get_epsilon_for_delta(DELTA)
     assert epsilon >= found.epsilon_lower
     assert epsilon == pytest.approx(found.epsilon, rel=0.02)
@@ -716,7 +718,7 @@ def test_a_loss_distribution_gives_the_epsilon_that_the_certificate_does(
 @pytest.mark.parametrize("adjacency", Adjacency)
 def test_loss_distributions_compose_there_as_campaigns_do_here(adjacency: Adjacency) -> None:
     one, other = local(1.0), at_server(1.0, slots=10)
-    both = price([one, other], adjacency)
+    both = certified([one, other], adjacency)
     first, second = (
         loss_distribution(what, delta=DELTA, adjacency=adjacency, interval=1e-4)
         for what in (one, other)
@@ -770,7 +772,7 @@ def test_a_coarse_spacing_of_losses_is_pessimistic_or_refused(interval: float) -
     except InvalidValue as refusal:
         assert refusal.name == "interval"  # noqa: PT017
     else:
-        assert theirs.get_epsilon_for_delta(DELTA) >= price(what).epsilon_lower
+        assert theirs.get_epsilon_for_delta(DELTA) >= certified(what).epsilon_lower
 
 
 # Held locally
@@ -783,7 +785,7 @@ def test_pure_campaigns_never_raise_epsilon_than_their_local_epsilons(
 ) -> None:
     assume(share * campaigns > DELTA)
     what = local(epsilon, slots=3, participation=share)
-    found = price(what, campaigns=campaigns)
+    found = certified(what, campaigns=campaigns)
     held = known_slot_epsilon(what, LocalRandomizer(epsilon), delta=DELTA)
     assert found.epsilon <= campaigns * held * (1 + 1e-9)
     assert held <= epsilon * (1 + 1e-9)
@@ -820,7 +822,7 @@ def test_an_epsilon_close_to_the_local_one_is_rounded_up_to_its_last_digit(
     local_epsilon: float, participation: float, delta: float
 ) -> None:
     what = local(local_epsilon, slots=1, participation=participation)
-    epsilon = price(what, delta=delta).epsilon
+    epsilon = certified(what, delta=delta).epsilon
     with mpmath.workdps(60):
         b = mpmath.exp(local_epsilon)
         present = 1 - mpmath.mpf(participation) + mpmath.mpf(participation) * b
@@ -835,18 +837,18 @@ def test_two_campaigns_of_a_declared_population_cost_less_than_twice_one() -> No
         capacity=176,
         population=Population(15_000, 20_000),
     )
-    once, twice = price(what, delta=5e-7), price([what, what], delta=1e-6)
+    once, twice = certified(what, delta=5e-7), certified([what, what], delta=1e-6)
     assert twice.method == "exact-population"
     assert once.epsilon < twice.epsilon < 2 * once.epsilon
 
 
 def test_approximate_reports_add_up_over_campaigns_within_delta() -> None:
     what = local(0.5, 1e-9)
-    twice = price(what, Adjacency.REPLACE_ONE, delta=1e-6, campaigns=2)
-    once = price(what, Adjacency.REPLACE_ONE, delta=1e-6)
+    twice = certified(what, Adjacency.REPLACE_ONE, delta=1e-6, campaigns=2)
+    once = certified(what, Adjacency.REPLACE_ONE, delta=1e-6)
     assert once.epsilon < twice.epsilon <= 2.0 * once.epsilon
     with pytest.raises(InvalidValue, match="local_delta"):
-        price(what, Adjacency.REPLACE_ONE, delta=1e-9, campaigns=2)
+        certified(what, Adjacency.REPLACE_ONE, delta=1e-9, campaigns=2)
 
 
 @pytest.mark.parametrize("what", ["x", 3, None])
@@ -861,7 +863,7 @@ def test_a_window_that_slides_off_the_end_has_the_lower_end_of_the_slots_it_meet
 ) -> None:
     """A client meets three active slots at most, each with a sixth of its probability."""
     short, met = sliding(2.0, 6, slots=8), local(2.0, slots=3, participation=0.5)
-    found, true = price(short, adjacency, delta=0.01), price(met, adjacency, delta=0.01)
+    found, true = certified(short, adjacency, delta=0.01), certified(met, adjacency, delta=0.01)
     assert found.epsilon_lower == pytest.approx(true.epsilon_lower)
     assert found.epsilon_lower < found.epsilon
 
@@ -870,7 +872,7 @@ def test_a_sum_of_pure_reports_has_the_lower_end_of_a_slot_for_each() -> None:
     """Two reports of a canary and a dummy, enumerated: their order is hidden."""
     epsilon0, delta = 1.0, 0.1
     what = design(slots=1, randomizer=LocalRandomizer(epsilon0), capacity=2)
-    found = price(what, delta=delta)
+    found = certified(what, delta=delta)
     yes = math.exp(epsilon0) / (1 + math.exp(epsilon0))
     without = [yes * yes, 2 * yes * (1 - yes), (1 - yes) ** 2]  # by how many report the other
     with_it = [yes * (1 - yes), yes * yes + (1 - yes) ** 2, yes * (1 - yes)]

@@ -1,4 +1,4 @@
-"""Clients that disclose what they see: priced by a charge to delta, held against enumeration."""
+"""Clients that disclose what they see: charged to delta, and compared with enumeration."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def noisy(noise: float, at: NoiseAt = NoiseAt.CLIENT, **given_: Any) -> Design:
     return pure(1.0, randomizer=GaussianNoise(noise, at), **given_)
 
 
-def price(design: Design, adjacency: Adjacency = ADD_REMOVE, **given_: Any) -> float:
+def certified(design: Design, adjacency: Adjacency = ADD_REMOVE, **given_: Any) -> float:
     return certify(design, adjacency=adjacency, compare=False, **{"delta": 1e-3, **given_}).epsilon
 
 
@@ -112,7 +112,7 @@ def test_a_client_that_displaces_a_curious_one_shows() -> None:
 
 def test_more_curious_clients_never_lower_epsilon() -> None:
     for design in (pure(1.0, capacity=100), noisy(0.1, capacity=1000, slots=100)):
-        found = [price(design, curious=curious) for curious in (0, 1, 10)]
+        found = [certified(design, curious=curious) for curious in (0, 1, 10)]
         assert found == sorted(found)
         assert found[0] < found[-1]
 
@@ -125,8 +125,8 @@ def test_what_is_charged_is_what_the_theorem_says() -> None:
     assert without.capacity is not None
     assert 90 <= without.capacity < 100  # few of the ten meet in one slot
     left = delta - math.exp(found.epsilon) * exposure
-    assert found.epsilon == pytest.approx(price(without, delta=left), rel=1e-2)
-    assert found.epsilon >= price(without, delta=left)
+    assert found.epsilon == pytest.approx(certified(without, delta=left), rel=1e-2)
+    assert found.epsilon >= certified(without, delta=left)
     assert found.curious == 10
     assert found.as_dict()["curious"] == 10
     assert any("curious clients: at most 10" in line for line in found.assumptions)
@@ -140,12 +140,12 @@ def test_only_the_exact_accountant_covers_them() -> None:
 
 def test_at_a_small_delta_silence_stays_an_assumption() -> None:
     with pytest.raises(InvalidValue, match="uses up all of delta"):
-        price(pure(1.0, capacity=100), delta=1e-6, curious=10)
+        certified(pure(1.0, capacity=100), delta=1e-6, curious=10)
 
 
 def test_uncapped_noise_at_the_server_is_immune() -> None:
     design = noisy(2.0, NoiseAt.SERVER)
-    assert price(design, curious=10**6) == price(design)
+    assert certified(design, curious=10**6) == certified(design)
 
 
 def test_noise_that_curious_clients_tell_hides_nothing() -> None:
@@ -159,7 +159,7 @@ def test_noise_that_curious_clients_tell_hides_nothing() -> None:
 
 def test_curious_clients_that_could_fill_a_slot_are_refused() -> None:
     with pytest.raises(NotCovered, match="every place of a slot"):
-        price(noisy(2.0, capacity=1), curious=1)
+        certified(noisy(2.0, capacity=1), curious=1)
 
 
 def test_averaged_updates_count_only_the_silent() -> None:
@@ -172,20 +172,22 @@ def test_averaged_updates_count_only_the_silent() -> None:
             population=Population(clients, 1000),
         )
 
-    assert price(averaged(500), REPLACE_ONE, curious=100) == price(averaged(400), REPLACE_ONE)
+    assert certified(averaged(500), REPLACE_ONE, curious=100) == certified(
+        averaged(400), REPLACE_ONE
+    )
     with pytest.raises(InvalidValue, match="fewer than the 500"):
-        price(averaged(500), REPLACE_ONE, curious=500)
+        certified(averaged(500), REPLACE_ONE, curious=500)
 
 
 def test_a_local_delta_is_refused() -> None:
     with pytest.raises(NotCovered, match="local delta"):
-        price(pure(1.0, randomizer=LocalRandomizer(1.0, 1e-12)), curious=1)
+        certified(pure(1.0, randomizer=LocalRandomizer(1.0, 1e-12)), curious=1)
 
 
 @pytest.mark.parametrize("value", [-1, 1.5, math.nan, True, "2"])
 def test_curious_clients_are_counted(value: object) -> None:
     with pytest.raises(InvalidValue, match="curious"):
-        price(pure(1.0), curious=value)
+        certified(pure(1.0), curious=value)
 
 
 def test_each_campaign_is_charged() -> None:
@@ -210,4 +212,4 @@ def test_a_calibrated_value_meets_its_target_with_curious_clients(
     found = calibrate(design, parameter=parameter, epsilon=0.1, curious=5, **terms)
     assert 0.098 < found.certificate.epsilon <= 0.1
     assert found.certificate.curious == 5
-    assert price(found.design, curious=5) == found.certificate.epsilon > price(found.design)
+    assert certified(found.design, curious=5) == found.certificate.epsilon > certified(found.design)

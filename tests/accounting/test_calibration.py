@@ -104,8 +104,10 @@ def met_and_tight(
     if parameter in (SLOTS, CAPACITY):
         looser = min(looser, int(found.value / 1.01))
     wanting = turned(design, parameter, looser)
-    price = certify(wanting, delta=DELTA, adjacency=adjacency, campaigns=campaigns, compare=False)
-    assert price.epsilon > epsilon
+    certificate = certify(
+        wanting, delta=DELTA, adjacency=adjacency, campaigns=campaigns, compare=False
+    )
+    assert certificate.epsilon > epsilon
     return found
 
 

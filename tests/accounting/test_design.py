@@ -75,7 +75,7 @@ def test_a_design_hands_its_own_numbers_to_the_accountant(design: Design) -> Non
         assert design.population is not None
         slots = design.population.fewest
     if isinstance(campaign, GaussianCampaign) and design.protocol is Protocol.AVERAGED:
-        slots = 1  # priced as if the slot of the client were known
+        slots = 1  # certified as if the slot of the client were known
     assert (campaign.slots, campaign.participation) == (slots, design.participation)
     if isinstance(design.randomizer, LocalRandomizer):
         assert isinstance(campaign, PureCampaign | PureCapacityCampaign)
@@ -215,14 +215,14 @@ def test_the_noise_of_a_slot_counts_its_reports() -> None:
 
 @pytest.mark.parametrize("name", ["sliding", "averaged", "nonsense", None, 3])
 def test_a_protocol_is_one_of_the_protocols(name: object) -> None:
-    """A plain string must not slip through and be priced as another protocol."""
+    """A plain string must not slip through and be certified as another protocol."""
     with pytest.raises(InvalidValue, match="protocol"):
         Design(**{**FIXED, "protocol": name})  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("at", ["client", "server", "nowhere", None])
 def test_noise_is_added_at_a_known_place(at: object) -> None:
-    """A plain "client" without capacity would be priced as noise at the server: too cheap."""
+    """A plain "client" without capacity would count as noise at the server: epsilon too small."""
     with pytest.raises(InvalidValue, match="at"):
         Design(**{**FIXED, "randomizer": GaussianNoise(1.0, at)})  # type: ignore[arg-type]
 

@@ -37,7 +37,7 @@ FAILURE = 1e-6
 """Probability with which each statistical test here fails although the code is right."""
 
 
-def price(
+def certified(
     make: type[AddRemove] | type[GaussianReplaceOne],
     *,
     noise: float,
@@ -60,7 +60,7 @@ def price(
 def test_the_table_of_noise_at_the_server_is_reproduced(
     noise: float, slots: int, seen: float
 ) -> None:
-    found = price(AddRemove, noise=noise, slots=slots, cells=1024)
+    found = certified(AddRemove, noise=noise, slots=slots, cells=1024)
     assert found.lower == pytest.approx(seen, rel=1e-3)
     assert found.upper == pytest.approx(seen, rel=1e-3)
 
@@ -73,11 +73,11 @@ def test_the_envelope_lies_where_it_was_seen(
     slots: int, envelope: float, alone: float, doubled: float
 ) -> None:
     """K = 1, sigma 2: between shift C, which is no guarantee, and shift 2C, which is too much."""
-    displaced = price(AddRemove, noise=2.0, slots=slots, displaces=1, cells=1024)
+    displaced = certified(AddRemove, noise=2.0, slots=slots, displaces=1, cells=1024)
     assert displaced.upper == pytest.approx(envelope, abs=6e-4)
     assert displaced.lower == pytest.approx(alone, abs=6e-4)
     for noise, seen in ((2.0, alone), (1.0, doubled)):
-        found = price(AddRemove, noise=noise, slots=slots, cells=1024)
+        found = certified(AddRemove, noise=noise, slots=slots, cells=1024)
         assert found.upper == pytest.approx(seen, abs=6e-4)
 
 
@@ -87,7 +87,7 @@ def test_antipodal_data_have_the_recorded_epsilon(slots: int, seen: float, split
 
     Both numbers are those of a client that displaces nobody.
     """
-    found = price(GaussianReplaceOne, noise=2.0, slots=slots)
+    found = certified(GaussianReplaceOne, noise=2.0, slots=slots)
     assert found.lower <= seen + 5e-4
     assert found.upper == pytest.approx(seen, rel=4e-3)
     away = AddRemove(GaussianCampaign(2.0, slots, 1.0), delta=1e-6, cells=CELLS)
@@ -157,7 +157,7 @@ def test_one_slot_behind_a_coin_flip_is_the_subsampled_gaussian(
 def test_the_interval_lies_inside_that_of_an_independent_accountant(
     noise: float, slots: int, delta: float, accuracy: float
 ) -> None:
-    """Oracle: PLD-accounting, which prices the same random allocation by other means."""
+    """Oracle: PLD-accounting, which computes the same random allocation in another way."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ImportWarning)  # it would rather have numba
         import PLD_accounting
@@ -166,7 +166,7 @@ def test_the_interval_lies_inside_that_of_an_independent_accountant(
             sigma=noise, num_steps=slots, delta=delta, epsilon_accuracy=accuracy
         )
     )
-    ours = price(AddRemove, noise=noise, slots=slots, delta=delta)
+    ours = certified(AddRemove, noise=noise, slots=slots, delta=delta)
     assert theirs[0] <= ours.lower <= ours.upper <= theirs[1]
 
 
@@ -497,7 +497,7 @@ def test_the_bracket_closes_as_the_grid_is_refined(
     last: float | None,
 ) -> None:
     found = [
-        price(make, noise=1.5, slots=40, participation=0.7, displaces=displaces, cells=cells)
+        certified(make, noise=1.5, slots=40, participation=0.7, displaces=displaces, cells=cells)
         for cells in (64, 128, 256, 512)
     ]
     slack = 1 + 2e-4  # the precision of the search, replace-one
@@ -514,7 +514,7 @@ def test_the_bracket_closes_as_the_grid_is_refined(
 @pytest.mark.parametrize("slots", [1, 10, 1000])
 @pytest.mark.parametrize("delta", [1e-5, 1e-12])
 def test_lower_and_upper_are_within_a_hundredth(noise: float, slots: int, delta: float) -> None:
-    found = price(AddRemove, noise=noise, slots=slots, delta=delta)
+    found = certified(AddRemove, noise=noise, slots=slots, delta=delta)
     assert 0.0 < found.lower <= found.upper <= 1.01 * found.lower
 
 
@@ -528,7 +528,7 @@ def test_every_noise_a_design_may_have_can_be_accounted_for(
     noise: float,
     slots: int,
 ) -> None:
-    found = price(make, noise=noise, slots=slots, displaces=displaces, cells=64)
+    found = certified(make, noise=noise, slots=slots, displaces=displaces, cells=64)
     assert 0.0 <= found.lower <= found.upper < math.inf
 
 
@@ -537,7 +537,7 @@ def test_every_noise_a_design_may_have_can_be_accounted_for(
 def test_much_noise_is_a_gaussian_mechanism_with_more_of_it(noise: float, slots: int) -> None:
     """f - 1 is nearly normal with deviation 1/(noise sqrt(slots)) where noise is large."""
     delta = 1e-6 / noise
-    found = price(AddRemove, noise=noise, slots=slots, delta=delta)
+    found = certified(AddRemove, noise=noise, slots=slots, delta=delta)
     exact = noise * math.sqrt(slots)
     assert gaussian_mechanism(exact, found.upper * (1 - 1e-2)) > delta
     assert gaussian_mechanism(exact, found.upper * (1 + 1e-2)) < delta

@@ -84,11 +84,11 @@ def test_equal_campaigns_of_a_sequence_are_composed_together() -> None:
     """Composed one by one, as before, the sequence lost half a percent."""
     sequence = [*[at_server(1.0, 100)] * 67, *[at_server(1.0, 102)] * 33]
     found = certify(sequence, delta=DELTA, adjacency=ADD_REMOVE, compare=False)
-    cheaper, dearer = (
+    smaller, larger = (
         certify(at_server(1.0, m), delta=DELTA, adjacency=ADD_REMOVE, campaigns=100, compare=False)
         for m in (102, 100)
     )
-    assert cheaper.epsilon < found.epsilon < dearer.epsilon
+    assert smaller.epsilon < found.epsilon < larger.epsilon
 
 
 # Events

@@ -49,7 +49,7 @@ def averaged(noise: float = 2.0, least_reports: int | None = 5, **given_: Any) -
     return Design(Protocol.AVERAGED, **{**base, **given_})
 
 
-def price(design: Design, **given_: Any) -> float:
+def certified(design: Design, **given_: Any) -> float:
     return certify(
         design, adjacency=REPLACE_ONE, compare=False, **{"delta": 1e-6, **given_}
     ).epsilon
@@ -59,7 +59,7 @@ def price(design: Design, **given_: Any) -> float:
     ("least_reports", "epsilon"), [(None, 4.887), (1, 4.887), (5, 1.995), (10, 1.368), (20, 0.9405)]
 )
 def test_the_published_epsilons_are_met(least_reports: int | None, epsilon: float) -> None:
-    assert price(averaged(2.0, least_reports)) == pytest.approx(epsilon, abs=5e-4)
+    assert certified(averaged(2.0, least_reports)) == pytest.approx(epsilon, abs=5e-4)
 
 
 @given(
@@ -73,14 +73,14 @@ def test_the_epsilon_is_that_of_one_report_with_their_noise(
     """And of several campaigns, that of one report with the noise of one part."""
     what = averaged(noise, least_reports, slots=7)
     exact = report_epsilon(noise * math.sqrt(least_reports), delta)
-    assert exact * (1 - 1e-6) <= price(what, delta=delta) <= exact * (1 + 1e-6)
+    assert exact * (1 - 1e-6) <= certified(what, delta=delta) <= exact * (1 + 1e-6)
     thrice = report_epsilon(noise * math.sqrt(least_reports / 3.0), delta)
-    assert thrice <= price(what, delta=delta, campaigns=3) <= thrice * 1.005
+    assert thrice <= certified(what, delta=delta, campaigns=3) <= thrice * 1.005
 
 
 def test_the_epsilon_depends_on_neither_slots_nor_population() -> None:
     for changed in (averaged(slots=1), averaged(population=Population(6, 10**6))):
-        assert price(changed) == price(averaged())
+        assert certified(changed) == certified(averaged())
 
 
 def delta_of_two_slots(
@@ -135,15 +135,15 @@ def test_the_lower_bound_is_that_of_a_single_slot_and_otherwise_zero() -> None:
 
 
 def test_more_reports_never_cost_more() -> None:
-    prices = [price(averaged(2.0, least)) for least in (1, 2, 3, 10, 100, 1500)]
-    assert prices == sorted(prices, reverse=True)
+    epsilons = [certified(averaged(2.0, least)) for least in (1, 2, 3, 10, 100, 1500)]
+    assert epsilons == sorted(epsilons, reverse=True)
 
 
 def test_curious_clients_take_their_noise_away() -> None:
-    assert price(averaged(2.0, 15), curious=5) == price(averaged(2.0, 10))
-    assert price(averaged(2.0, 15), curious=500) == price(averaged(2.0, 1))
+    assert certified(averaged(2.0, 15), curious=5) == certified(averaged(2.0, 10))
+    assert certified(averaged(2.0, 15), curious=500) == certified(averaged(2.0, 1))
     with pytest.raises(NotCovered, match="least_reports"):
-        price(averaged(2.0, None), curious=1)
+        certified(averaged(2.0, None), curious=1)
 
 
 def test_the_certificate_names_what_the_server_and_the_loads_must_do() -> None:
@@ -182,7 +182,7 @@ def test_kinds_of_clients_compose() -> None:
     mixed = certify_heterogeneous(
         [what, averaged(2.0, 10, slots=50)], delta=1e-6, adjacency=REPLACE_ONE, campaigns=2
     )
-    assert mixed.epsilon >= price(what, campaigns=2) * (1 - 1e-9)
+    assert mixed.epsilon >= certified(what, campaigns=2) * (1 - 1e-9)
 
 
 @pytest.mark.parametrize(

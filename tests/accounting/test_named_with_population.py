@@ -41,7 +41,7 @@ def named(randomizer: LocalRandomizer = RESPONSE, **given_: Any) -> Design:
     return Design(Protocol.FIXED, randomizer=randomizer, **{**base, **given_})
 
 
-def price(design: Design, adjacency: Adjacency = ADD_REMOVE, **given_: Any) -> Any:
+def certified(design: Design, adjacency: Adjacency = ADD_REMOVE, **given_: Any) -> Any:
     return certify(design, adjacency=adjacency, compare=False, **{"delta": 1e-6, **given_})
 
 
@@ -112,7 +112,10 @@ def test_no_small_protocol_exceeds_its_delta(
     "randomizer", [RESPONSE, LaplaceReports(4.0), PrivUnitReports(4.0, 0.0, 1000)]
 )
 def test_a_declared_population_lowers_epsilon_and_is_named(randomizer: LocalRandomizer) -> None:
-    anyone, few = price(named(randomizer)), price(named(randomizer, population=Population(1, 2000)))
+    anyone, few = (
+        certified(named(randomizer)),
+        certified(named(randomizer, population=Population(1, 2000))),
+    )
     assert few.epsilon < 0.98 * anyone.epsilon
     assert few.epsilon_lower <= few.epsilon
     assert few.method == "exact-population"
@@ -140,26 +143,26 @@ def test_the_probability_of_a_full_slot_is_charged_to_delta() -> None:
 
 def test_replace_one_uses_it_too() -> None:
     anyone, few = (
-        price(named(population=clients), REPLACE_ONE).epsilon
+        certified(named(population=clients), REPLACE_ONE).epsilon
         for clients in (None, Population(1, 2000))
     )
     assert few < 0.8 * anyone
 
 
 def test_many_clients_or_many_campaigns_leave_the_bound_for_anyone() -> None:
-    anyone = price(named()).epsilon
-    assert price(named(population=Population(1, 30_000))).epsilon == anyone
-    twice = price(named(population=Population(1, 2000)), campaigns=2)
-    assert twice.epsilon == price(named(), campaigns=2).epsilon
+    anyone = certified(named()).epsilon
+    assert certified(named(population=Population(1, 30_000))).epsilon == anyone
+    twice = certified(named(population=Population(1, 2000)), campaigns=2)
+    assert twice.epsilon == certified(named(), campaigns=2).epsilon
     assert twice.method == "exact"
 
 
 def test_a_larger_population_never_costs_less() -> None:
-    prices = [
-        price(named(capacity=3, slots=100, population=Population(1, most)), delta=1e-3).epsilon
+    epsilons = [
+        certified(named(capacity=3, slots=100, population=Population(1, most)), delta=1e-3).epsilon
         for most in (2, 3, 4, 6, 9, 100)
     ]
-    assert prices == sorted(prices)
+    assert epsilons == sorted(epsilons)
 
 
 def test_calibration_uses_the_population() -> None:

@@ -1,4 +1,4 @@
-"""The distance between what runs and what is priced is paid for in delta."""
+"""The distance between implementation and design is charged to delta."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ from tests.accounting.designs import ADD_REMOVE, REPLACE_ONE, local, roomy
 from tests.strategies import deltas, local_epsilons
 
 PURE, NOISY = local(1.0, 50), roomy(0.3, 20, capacity=30, most=200)
-PAID = "the total variation distance between all releases of the implementation"
+CHARGE = "the total variation distance between all releases of the implementation"
 
 
 @cache
-def priced(design: Design, adjacency: Adjacency, tau: float, campaigns: int = 1) -> Certificate:
+def certified(design: Design, adjacency: Adjacency, tau: float, campaigns: int = 1) -> Certificate:
     return certify(
         design, delta=1e-5, adjacency=adjacency, campaigns=campaigns, compare=False, variation=tau
     )
@@ -41,11 +41,11 @@ def priced(design: Design, adjacency: Adjacency, tau: float, campaigns: int = 1)
 
 @pytest.mark.parametrize("design", [PURE, NOISY], ids=["pure", "gaussian"])
 def test_no_variation_changes_nothing(design: Design) -> None:
-    found = priced(design, ADD_REMOVE, 0.0)
+    found = certified(design, ADD_REMOVE, 0.0)
     plain = certify(design, delta=1e-5, adjacency=ADD_REMOVE, compare=False)
     assert (found.epsilon, found.epsilon_lower) == (plain.epsilon, plain.epsilon_lower)
     assert found.assumptions == plain.assumptions
-    assert not any(line.startswith(PAID) for line in found.assumptions)
+    assert not any(line.startswith(CHARGE) for line in found.assumptions)
 
 
 @pytest.mark.parametrize(
@@ -53,7 +53,7 @@ def test_no_variation_changes_nothing(design: Design) -> None:
 )
 def test_more_variation_never_lowers_epsilon(design: Design, campaigns: int) -> None:
     found = [
-        priced(design, ADD_REMOVE, tau, campaigns)
+        certified(design, ADD_REMOVE, tau, campaigns)
         for tau in (0.0, 1e-300, 1e-20, 1e-14, 1e-9, 1e-6)
     ]
     for less, more in pairwise(found):
@@ -95,18 +95,18 @@ def test_what_is_left_and_what_is_charged_stay_within_delta(
 
 
 def test_a_certificate_states_the_variation_and_its_charge() -> None:
-    found = priced(PURE, ADD_REMOVE, 1.23e-20)
-    (line,) = (line for line in found.assumptions if line.startswith(PAID))
-    assert "rounded to the grid, is at most 1.3e-20;" in line
+    found = certified(PURE, ADD_REMOVE, 1.23e-20)
+    (line,) = (line for line in found.assumptions if line.startswith(CHARGE))
+    assert "is at most 1.3e-20, which adds" in line
     assert found.variation == 1.23e-20
     charge = total_variation.charge(epsilon=found.epsilon, variation=1.23e-20)
-    assert float(line.split("delta includes ")[1].split(" for this")[0]) >= charge
+    assert float(line.split("which adds ")[1].split(" to delta")[0]) >= charge
 
 
 @pytest.mark.parametrize("tau", [5e-6, 1e-3, 1.0])
 def test_a_variation_that_leaves_nothing_is_refused(tau: float) -> None:
     with pytest.raises(InvalidValue, match="uses up all of delta = 1e-05"):
-        priced(PURE, ADD_REMOVE, tau)
+        certified(PURE, ADD_REMOVE, tau)
 
 
 @pytest.mark.parametrize("tau", [-1e-9, 1.1, math.nan, math.inf, "x", None])
@@ -141,20 +141,20 @@ def test_a_mechanism_mixed_with_one_that_tells_all_is_covered(tau: float, epsilo
 
 
 def test_the_largest_delta_that_a_mixture_may_have_is_all_of_it() -> None:
-    """A tau of which (1 + e^epsilon) is nearly delta still gets a certificate, and a dear one."""
-    free = priced(PURE, ADD_REMOVE, 0.0)
-    dear = priced(PURE, ADD_REMOVE, 1e-5 / (1 + math.exp(1.3 * free.epsilon)) * 0.95)
-    assert free.epsilon * 1.05 < dear.epsilon < 1.0
+    """A tau whose charge is nearly delta still gives a certificate, with a large epsilon."""
+    free = certified(PURE, ADD_REMOVE, 0.0)
+    charged = certified(PURE, ADD_REMOVE, 1e-5 / (1 + math.exp(1.3 * free.epsilon)) * 0.95)
+    assert free.epsilon * 1.05 < charged.epsilon < 1.0
 
 
 def test_kinds_of_clients_are_charged_for_it_too_and_say_so_once() -> None:
     kinds = [PURE, Design(Protocol.FIXED, slots=10, participation=0.3, randomizer=PURE.randomizer)]
-    plain, paid = (
+    plain, charged = (
         certify_heterogeneous(kinds, delta=1e-5, adjacency=ADD_REMOVE, variation=tau)
         for tau in (0.0, 1e-6)
     )
-    assert paid.epsilon > plain.epsilon
-    assert sum(line.startswith(PAID) for line in paid.assumptions) == 1
+    assert charged.epsilon > plain.epsilon
+    assert sum(line.startswith(CHARGE) for line in charged.assumptions) == 1
 
 
 @pytest.mark.parametrize("tau", [0.0, 1e-25, 1e-7, 2e-6])

@@ -23,16 +23,16 @@ DESIGNS = {
 @pytest.mark.parametrize("name", DESIGNS)
 @pytest.mark.parametrize("adjacency", Adjacency)
 def test_the_upper_end_alone_is_that_of_the_interval(name: str, adjacency: Adjacency) -> None:
-    priced = campaign_divergence.divergence(DESIGNS[name], adjacency, delta=DELTA, cells=150)
-    assert priced.upper_epsilon(DELTA) == priced.epsilon(DELTA).upper
+    divergence = campaign_divergence.divergence(DESIGNS[name], adjacency, delta=DELTA, cells=150)
+    assert divergence.upper_epsilon(DELTA) == divergence.epsilon(DELTA).upper
 
 
 def test_it_is_so_where_a_population_is_declared() -> None:
-    priced = campaign_divergence.with_population(
+    divergence = campaign_divergence.with_population(
         DESIGNS["roomy"], Adjacency.ADD_REMOVE, delta=DELTA, cells=150
     )
-    assert priced is not None
-    assert priced.upper_epsilon(DELTA) == priced.epsilon(DELTA).upper
+    assert divergence is not None
+    assert divergence.upper_epsilon(DELTA) == divergence.epsilon(DELTA).upper
 
 
 @pytest.mark.parametrize("name", DESIGNS)

@@ -53,7 +53,7 @@ def sliding(wake_times: WakeTimes = ANY, **given_: Any) -> Design:
     return Design(Protocol.SLIDING, **{**base, **given_})
 
 
-def price(design: Design, adjacency: Adjacency = REPLACE_ONE, **given_: Any) -> Any:
+def certified(design: Design, adjacency: Adjacency = REPLACE_ONE, **given_: Any) -> Any:
     return certify(design, adjacency=adjacency, compare=False, **{"delta": 1e-6, **given_})
 
 
@@ -140,10 +140,10 @@ def test_the_published_epsilons_are_met(
     local_epsilon: float, window: int, independent: float, any_time: float
 ) -> None:
     given_ = {"slots": 5 * window, "window": window, "randomizer": LocalRandomizer(local_epsilon)}
-    assert price(sliding(INDEPENDENT, **given_)).epsilon == pytest.approx(independent, abs=5e-5)
-    certified = price(sliding(ANY, **given_))
-    assert certified.epsilon == pytest.approx(any_time, abs=5e-5)
-    assert certified.epsilon_lower == pytest.approx(certified.epsilon, rel=1e-6)
+    assert certified(sliding(INDEPENDENT, **given_)).epsilon == pytest.approx(independent, abs=5e-5)
+    found = certified(sliding(ANY, **given_))
+    assert found.epsilon == pytest.approx(any_time, abs=5e-5)
+    assert found.epsilon_lower == pytest.approx(found.epsilon, rel=1e-6)
 
 
 @given(
@@ -191,21 +191,21 @@ def test_without_the_assumption_epsilon_is_larger_and_the_certificate_says_less(
     def says(certified: Any) -> bool:
         return any("client wakes does not depend" in line for line in certified.assumptions)
 
-    assumed, free = (price(sliding(times, **DESIGNS[name])) for times in (INDEPENDENT, ANY))
+    assumed, free = (certified(sliding(times, **DESIGNS[name])) for times in (INDEPENDENT, ANY))
     assert says(assumed)
     assert not says(free)
     assert assumed.epsilon * 1.001 < free.epsilon <= 3.0 * assumed.epsilon
     assert free.epsilon_lower >= assumed.epsilon_lower * (1 - 1e-9)
     assert {"paper", "no-amplification"}.isdisjoint(a.method for a in free.alternatives)
-    twice = price(sliding(ANY, **DESIGNS[name]), campaigns=2).epsilon
+    twice = certified(sliding(ANY, **DESIGNS[name]), campaigns=2).epsilon
     assert free.epsilon < twice
-    same = price(sliding(ANY, **DESIGNS[name]), ADD_REMOVE).epsilon
-    assert same == price(sliding(INDEPENDENT, **DESIGNS[name]), ADD_REMOVE).epsilon
+    same = certified(sliding(ANY, **DESIGNS[name]), ADD_REMOVE).epsilon
+    assert same == certified(sliding(INDEPENDENT, **DESIGNS[name]), ADD_REMOVE).epsilon
 
 
 def test_noise_at_the_server_on_all_check_ins_needs_no_assumption() -> None:
     noise = GaussianNoise(2.0, NoiseAt.SERVER)
-    assumed, free = (price(sliding(times, randomizer=noise)) for times in (INDEPENDENT, ANY))
+    assumed, free = (certified(sliding(times, randomizer=noise)) for times in (INDEPENDENT, ANY))
     assert assumed.epsilon == free.epsilon
     assert not any("wakes" in line for line in assumed.assumptions)
 
@@ -220,9 +220,9 @@ def test_wake_times_go_with_calibration_kinds_and_no_curious_clients() -> None:
     )
     assert met.certificate.epsilon <= 0.3
     with pytest.raises(NotCovered, match="wake times"):
-        price(sliding(), curious=1)
+        certified(sliding(), curious=1)
     mixed = certify_heterogeneous([sliding(), sliding(window=5)], delta=1e-6, adjacency=REPLACE_ONE)
-    assert mixed.epsilon == price(sliding(window=5)).epsilon
+    assert mixed.epsilon == certified(sliding(window=5)).epsilon
     with pytest.raises(InvalidValue, match="kinds"):
         certify_heterogeneous([sliding(), sliding(INDEPENDENT)], delta=1e-6, adjacency=REPLACE_ONE)
 
@@ -290,7 +290,7 @@ def test_the_fewer_of_arrivals_and_population_counts() -> None:
     }
     everyone = {"population": Population(100, 3000)}
     neither, crowd, few, alone = (
-        price(sliding(**noisy, **more), ADD_REMOVE, delta=1e-4)
+        certified(sliding(**noisy, **more), ADD_REMOVE, delta=1e-4)
         for more in ({}, everyone, {**everyone, "arrivals": 300}, {"arrivals": 300})
     )
     assert few.epsilon == alone.epsilon < neither.epsilon

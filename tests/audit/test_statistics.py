@@ -53,7 +53,7 @@ def test_two_outcomes_attain_the_exact_epsilon(
 def test_capacity_and_slots_give_the_same_rates(
     local_epsilon: float, slots: int, capacity: int
 ) -> None:
-    """A report among K dummies of its slot: the price at m K slots, not at m."""
+    """A report among K dummies of its slot: the epsilon of m K slots, not of m."""
     several = canaries(pure(local_epsilon, slots=slots, capacity=capacity))["binary response"]
     more = canaries(pure(local_epsilon, slots=slots * capacity))["binary response"]
     assert exact(several, 1e-3) == pytest.approx(exact(more, 1e-3))

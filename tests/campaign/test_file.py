@@ -95,7 +95,7 @@ def test_one_number_is_a_population_too() -> None:
     assert campaign.design.population == Population(500, 500)
 
 
-def test_what_does_not_change_the_price_may_be_left_out() -> None:
+def test_what_does_not_change_epsilon_may_be_left_out() -> None:
     text = TEXT[: TEXT.index("[task]")]
     for key in ("name", "population_id", "population =", "repeats"):
         text = "\n".join(line for line in text.splitlines() if not line.startswith(key))

@@ -75,7 +75,7 @@ CAMPAIGNS = {
 
 
 @pytest.mark.parametrize("name", CAMPAIGNS)
-def test_the_price_never_falls_from_slot_to_slot(name: str) -> None:
+def test_epsilon_never_falls_from_slot_to_slot(name: str) -> None:
     spending = Spending(CAMPAIGNS[name])
     steps = range(1, spending.remaining_slots + 1, 1 if name in ("fixed", "sliding") else 7)
     curve = spending.curve([*steps, spending.remaining_slots])
@@ -98,7 +98,7 @@ def test_all_slots_cost_what_the_campaign_costs(name: str) -> None:
     assert last.epsilon == pytest.approx(plain.epsilon, rel=1e-9)
 
 
-def test_what_is_spent_after_k_of_m_slots_is_the_price_of_k_slots_at_p0_k_over_m() -> None:
+def test_what_is_spent_after_k_of_m_slots_is_the_epsilon_of_k_slots_at_p0_k_over_m() -> None:
     campaign = local(grid=None)
     found = Spending(campaign).after(10)
     fewer = replace(campaign.design, slots=10, participation=0.25)
@@ -114,7 +114,7 @@ def test_nothing_is_spent_before_the_first_slot() -> None:
     assert Spending(local(), (spent,)).after(0).epsilon == Spending(local()).after(40).epsilon
 
 
-def test_a_sliding_window_has_been_paid_for_once_it_is_over() -> None:
+def test_a_sliding_window_is_charged_once_it_is_over() -> None:
     spending = Spending(CAMPAIGNS["sliding"])
     assert spending.after(14).epsilon < spending.after(15).epsilon == spending.after(40).epsilon
 
@@ -190,7 +190,7 @@ def test_repeats_are_counted_from_the_first_slot_of_the_first_run() -> None:
     assert spending.after(slots + 1, run=runs + 1).epsilon > 2.0
 
 
-def test_a_budget_that_pays_for_no_slot_affords_none() -> None:
+def test_a_budget_that_allows_no_slot_affords_none() -> None:
     assert Spending(local(epsilon=1e-9)).affordable_slots == 0
     spent = PartialRun(local(), 40)
     assert Spending(local(epsilon=0.5), (spent,)).affordable_slots == 0
@@ -204,7 +204,7 @@ def test_gaussian_noise_at_the_server_affords_slots_too() -> None:
     assert spending.epsilon_after(affordable) <= 0.25 < spending.epsilon_after(affordable + 1)
 
 
-def test_many_repeats_are_priced_as_one_kind() -> None:
+def test_many_repeats_are_composed_as_one_design() -> None:
     spending = Spending(local(repeats=100_000, local_epsilon=0.01, slots=1000, grid=1e-3))
     whole = spending.after(1000, run=5000).epsilon
     assert spending.after(1, run=5000).epsilon == whole
@@ -219,7 +219,7 @@ def test_a_curve_names_its_places_or_has_twenty() -> None:
     assert [slots for slots, _ in Spending(local(slots=3)).curve()] == [1, 2, 3]
 
 
-def test_the_grid_is_paid_for_in_delta() -> None:
+def test_the_grid_is_charged_to_delta() -> None:
     run = PartialRun.whole(PATIENTS)
     assert 0.0 < run.variation < 1e-20
     (line,) = (line for line in certify_runs([run]).assumptions if "total variation" in line)

@@ -138,7 +138,7 @@ def test_a_file_and_the_same_options_cost_the_same(checkins) -> None:
             " --delta 1e-6 --adjacency add-remove --json"
         )
     )
-    # the file names a grid, and the last bit of delta pays for it
+    # the file names a grid, and its charge takes the last bit of delta
     assert by_file["epsilon"] == pytest.approx(by_options["epsilon"], rel=1e-12)
 
 

@@ -97,9 +97,9 @@ def test_json_has_the_certificate_and_what_is_spent(checkins, tmp_path: Path) ->
     assert found["budget"] == {"epsilon": 0.5, "delta": 1e-6, "adjacency": "replace-one"}
     assert (found["within_budget"], found["affordable_slots"], found["slots"]) == (True, 1000, 1000)
     assert [point["slots"] for point in found["spending"]] == [1, 250, 500, 750, 1000]
-    prices = [point["epsilon"] for point in found["spending"]]
-    assert prices == sorted(prices)
-    assert prices[-1] == found["certificate"]["epsilon"]
+    epsilons = [point["epsilon"] for point in found["spending"]]
+    assert epsilons == sorted(epsilons)
+    assert epsilons[-1] == found["certificate"]["epsilon"]
     assert found["missing"] == []
 
 
@@ -151,19 +151,19 @@ def test_a_slow_curve_has_only_its_last_point(
 
 
 def test_a_value_that_the_grid_does_not_allow_is_not_advised(checkins, tmp_path: Path) -> None:
-    dear = (("epsilon = 0.5 ", "epsilon = 0.005 "),)
-    path = written(tmp_path, SYNTHETIC, *dear, ("grid = 1e-5", "grid = 1e-7"))
+    over_budget = (("epsilon = 0.5 ", "epsilon = 0.005 "),)
+    path = written(tmp_path, SYNTHETIC, *over_budget, ("grid = 1e-5", "grid = 1e-7"))
     outcome = checkins("check", path)
     assert outcome.code == 1
     assert outcome.err.endswith("slots; add noise, or run fewer slots\n")
-    outcome = checkins("check", written(tmp_path, SYNTHETIC, *dear))
+    outcome = checkins("check", written(tmp_path, SYNTHETIC, *over_budget))
     assert " the campaign would be within its budget" in outcome.err
 
 
 @pytest.mark.slow
 def test_a_budget_that_is_exceeded_beyond_every_bound_is_exit_1(checkins, tmp_path: Path) -> None:
     text = PATIENTS.read_text(encoding="utf-8")
-    # Runs of one slot: how many slots can be paid for is then found by pricing a single one.
+    # Runs of one slot: how many slots the budget allows is then found by certifying a single one.
     path = written(
         tmp_path, text, ("slots = 200 ", "slots = 1 "), ("repeats = 1 ", "repeats = 2000 ")
     )
@@ -351,8 +351,8 @@ def test_a_campaign_is_composed_with_its_ledger(checkins, tmp_path: Path) -> Non
 
 def test_a_ledger_can_leave_too_small_a_budget(checkins, tmp_path: Path) -> None:
     place = kept(tmp_path, Book().run(campaign()).close())
-    dear = replace(NEXT, budget=replace(NEXT.budget, epsilon=1.01))
-    path = written(tmp_path, campaign_text(dear))
+    over_budget = replace(NEXT, budget=replace(NEXT.budget, epsilon=1.01))
+    path = written(tmp_path, campaign_text(over_budget))
     assert checkins("check", path).code == 0
     outcome = checkins("check", path, "--ledger", place)
     assert (outcome.code, outcome.err.count("\n")) == (1, 1)

@@ -97,8 +97,8 @@ def test_the_example_is_one_object_keeps_its_budget_and_beats_no_amplification(
     assert found["command"] == f"checkins simulate {EXAMPLE} {' '.join(words)}"
     [known] = found["baselines"]
     assert found["metrics"]["auc"] > known["metrics"]["auc"]  # at the same epsilon
-    priced = only_object(checkins("account", EXAMPLE, "--json").out)
-    assert found["certificate"]["epsilon"] == priced["epsilon"]
+    certified = only_object(checkins("account", EXAMPLE, "--json").out)
+    assert found["certificate"]["epsilon"] == certified["epsilon"]
 
 
 @pytest.mark.slow
@@ -114,11 +114,11 @@ def test_every_kind_of_campaign_has_the_certificate_of_account(
     assert (found["complete"], found["slots"]) == (True, 6 * repeats)
     assert 0 < found["check_ins"] <= tiny.CLIENTS * repeats
     assert (found["dummies_expected"] is None) == (name in ("averaged", "noise at the server"))
-    priced = only_object(checkins("account", "other.toml", "--json").out)
-    assert found["certificate"]["campaigns"] == priced["campaigns"] == repeats
-    # Averaged updates are priced by those who reported, others by what was designed.
-    assert found["certificate"]["epsilon"] <= priced["epsilon"]
-    assert name == "averaged" or found["certificate"]["epsilon"] == priced["epsilon"]
+    certified = only_object(checkins("account", "other.toml", "--json").out)
+    assert found["certificate"]["campaigns"] == certified["campaigns"] == repeats
+    # Averaged updates are certified for those who reported, others for what was designed.
+    assert found["certificate"]["epsilon"] <= certified["epsilon"]
+    assert name == "averaged" or found["certificate"]["epsilon"] == certified["epsilon"]
 
 
 @pytest.mark.parametrize(

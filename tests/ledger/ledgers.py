@@ -54,7 +54,7 @@ def campaign(
     diameter: float | None = None,
     fewest: int = 4,
 ) -> Campaign:
-    """A campaign with Laplace noise, whose price is a finite sum: quick to certify."""
+    """A campaign with Laplace noise, whose epsilon is a finite sum: quick to certify."""
     averaged = kind is Protocol.AVERAGED
     return Campaign(
         name=name,
@@ -156,7 +156,7 @@ class Book:
 
 
 def any_certificate(run: Campaign, **changes: object) -> dict[str, object]:
-    """A certificate that fits the terms of a campaign, with no regard to its price."""
+    """A certificate that fits the terms of a campaign, with any epsilon."""
     budget = run.budget
     stated = {"epsilon": 1.0, "delta": budget.delta, "adjacency": str(budget.adjacency)}
     return stated | changes

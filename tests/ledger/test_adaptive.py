@@ -64,7 +64,7 @@ def test_another_campaign_is_charged_by_the_filter_and_the_certificate_says_so()
     assert found.notes == ()
 
 
-def test_a_certificate_that_states_the_price_of_parameters_fixed_beforehand_is_refused() -> None:
+def test_a_certificate_that_states_the_epsilon_of_parameters_fixed_beforehand_is_refused() -> None:
     """What was certified before: too little for campaigns that are chosen after releases."""
     book = Book().run(FIRST).close().run(FIRST).close().run(SECOND)
     fixed = certify_runs([*earlier_of(book.ledger), PartialRun.whole(SECOND)]).epsilon
@@ -84,7 +84,7 @@ def test_repeats_that_were_left_when_another_campaign_came_are_charged() -> None
     assert verify(cheaper.lines).certificate.epsilon < verify(once.lines).certificate.epsilon
 
 
-def test_repeats_that_the_budget_would_not_have_paid_for_are_not_charged() -> None:
+def test_repeats_that_the_budget_would_not_have_allowed_are_not_charged() -> None:
     long = replace(FIRST, repeats=6, budget=replace(FIRST.budget, epsilon=0.5))
     rule = Filter()
     spending = Spending(SECOND, (PartialRun(long, 60),), rule)
@@ -170,7 +170,7 @@ def test_a_filter_cannot_be_chosen_after_a_release() -> None:
             book.ledger.append(replace(opening, filter=changed))
 
 
-def test_a_ledger_from_before_filters_verifies_at_its_price_with_a_note() -> None:
+def test_a_ledger_from_before_filters_verifies_at_its_epsilon_with_a_note() -> None:
     book = book_of_both(filtered=False)
     assert not any(b'"filter":' in line for line in book.lines)
     found = verify(book.lines)

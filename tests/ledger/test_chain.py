@@ -87,7 +87,7 @@ def read(lines: list[bytes]) -> Ledger:
 
 
 def closed(book: Book, **changes: object) -> Book:
-    """Close a campaign with any certificate: the chain does not price."""
+    """Close a campaign with any certificate: the chain does not compute epsilon."""
     run = book.ledger.running
     assert run is not None
     whole = run.slots_closed == run.campaign.design.slots

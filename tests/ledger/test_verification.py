@@ -115,7 +115,7 @@ def test_what_the_server_records_is_what_verify_replays(run: Campaign) -> None:
 
 
 def simulated(kind: Protocol, name: str, **options: object) -> Campaign:
-    """Without a grid nothing is charged to delta: the price is the plain designs'."""
+    """Without a grid nothing is charged to delta: epsilon is that of the plain designs."""
     return campaign(kind, name=name, grid=None, epsilon=50.0, **options)  # type: ignore[arg-type]
 
 
@@ -123,13 +123,13 @@ def test_the_certificate_is_that_of_the_slots_that_were_released() -> None:
     run = simulated(Protocol.FIXED, "a", slots=40, participation=0.5)
     for count in (1, 17, 40):
         found = verify(Book().run(run, count, simulated=True, floats=True).lines)
-        priced = certify(
+        certified = certify(
             replace(run.design, slots=count, participation=0.5 * count / 40),
             delta=1e-6,
             adjacency=Adjacency.REPLACE_ONE,
             compare=False,
         )
-        assert found.certificate.epsilon == priced.epsilon
+        assert found.certificate.epsilon == certified.epsilon
         assert found.simulated
 
 
@@ -152,13 +152,13 @@ def test_without_a_filter_the_certificate_is_that_of_all_campaigns_composed() ->
     book.run(second, simulated=True, floats=True).close()
     book.run(third, 2, simulated=True, floats=True, contributors=[300, 211])
     counted = replace(third.design, population=Population(511, 511))
-    priced = certify(
+    certified = certify(
         [first.design, second.design, counted],
         delta=1e-6,
         adjacency=Adjacency.REPLACE_ONE,
         compare=False,
     )
-    assert verify(book.lines).certificate.epsilon == priced.epsilon
+    assert verify(book.lines).certificate.epsilon == certified.epsilon
 
 
 def test_repeats_compose_and_each_states_what_was_spent_until_then() -> None:
@@ -177,7 +177,7 @@ def test_repeats_compose_and_each_states_what_was_spent_until_then() -> None:
     assert verify(book.lines).certificate.epsilon == expected[-1]
 
 
-def test_a_run_on_a_grid_pays_for_it_in_delta() -> None:
+def test_the_grid_of_a_run_is_charged_to_delta() -> None:
     found = verify(WHOLE)
     assert any("total variation" in line for line in found.certificate.assumptions)
     assert found.certificate.epsilon == Spending(FIXED).after(4).epsilon
@@ -281,7 +281,7 @@ def stating(epsilon: float, **versions: str) -> Verification:
     return verify(book.add(Closed(Reason.COMPLETED, stated)).lines)
 
 
-def test_a_stated_epsilon_below_the_price_is_refused() -> None:
+def test_a_stated_epsilon_below_the_recomputed_one_is_refused() -> None:
     owed = verify(WHOLE).certificate.epsilon
     for factor in (0.0, 0.5, 1.0 - 2e-9):
         with pytest.raises(InvalidLedger, match=r"^ledger\.jsonl:6: states epsilon = .*, but the"):
@@ -289,7 +289,7 @@ def test_a_stated_epsilon_below_the_price_is_refused() -> None:
     assert stating(owed * (1.0 - 1e-10)).notes == ()
 
 
-def test_a_stated_epsilon_above_the_price_holds_and_is_noted() -> None:
+def test_a_stated_epsilon_above_the_recomputed_one_is_accepted_with_a_note() -> None:
     found = stating(2.0, checkins="0.0.9")
     assert found.certificate.epsilon < 1.0
     assert found.notes == (
@@ -302,7 +302,7 @@ def test_a_stated_epsilon_above_the_price_holds_and_is_noted() -> None:
 TIGHT = campaign(slots=40, epsilon=0.9, local_epsilon=2.0)
 
 
-def test_a_budget_that_pays_for_some_slots_stops_there() -> None:
+def test_a_budget_that_allows_some_slots_stops_there() -> None:
     afforded = Spending(TIGHT).affordable_slots
     assert 0 < afforded < 40
     book = Book().run(TIGHT, afforded).close()
@@ -314,7 +314,7 @@ def test_a_budget_that_pays_for_some_slots_stops_there() -> None:
 
 @pytest.mark.parametrize("more", [1, 2])
 @pytest.mark.parametrize("close", [True, False])
-def test_a_slot_that_the_budget_does_not_pay_for_is_refused_with_its_line(
+def test_a_slot_that_the_budget_does_not_allow_is_refused_with_its_line(
     more: int, close: bool
 ) -> None:
     afforded = Spending(TIGHT).affordable_slots
@@ -327,7 +327,9 @@ def test_a_slot_that_the_budget_does_not_pay_for_is_refused_with_its_line(
     )
 
 
-def test_a_campaign_that_was_stopped_before_its_budget_pays_for_what_it_could_have_run() -> None:
+def test_a_campaign_that_was_stopped_early_is_charged_for_all_slots_that_it_could_have_run() -> (
+    None
+):
     """Whoever stops it may have seen the releases: k is not fixed beforehand."""
     afforded = Spending(TIGHT).affordable_slots
     book = Book().run(TIGHT, afforded - 1)
@@ -356,7 +358,7 @@ def test_a_raised_budget_is_noted() -> None:
     assert found.within_budget
 
 
-def test_averaged_updates_are_priced_at_the_number_that_contributed() -> None:
+def test_averaged_updates_are_certified_for_the_number_that_contributed() -> None:
     declared = campaign(Protocol.AVERAGED, epsilon=0.9, fewest=100)
     assert Spending(declared).affordable_slots == 4
     many = verify(Book().run(declared, contributors=[100, 100, 0, 100]).close().lines)
@@ -367,7 +369,7 @@ def test_averaged_updates_are_priced_at_the_number_that_contributed() -> None:
     assert not few.within_budget  # fewer came than was declared: true, and over budget
 
 
-def test_where_no_epsilon_is_proved_no_slot_is_paid_for() -> None:
+def test_where_no_epsilon_is_proved_no_slot_is_allowed() -> None:
     hopeless = campaign(local_epsilon=30.0, slots=2, delta=1e-12)
     assert refusal(Book().run(hopeless).lines).endswith("allows 0 of 2 slots")
 

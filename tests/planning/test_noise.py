@@ -83,7 +83,7 @@ AVERAGED = {
 
 
 BETWEEN = ("many slots", "few take part", "sliding", "no room")
-"""Shapes that take long where one is replaced, and are priced there by the code of the others."""
+"""Designs that take long for replace-one. They are certified by the same code as the others."""
 
 
 @cache

@@ -44,7 +44,7 @@ QUICK = ("a delta near one", "a tiny epsilon", "averaged thrice", "one client")
 
 @pytest.fixture
 def looks(monkeypatch: pytest.MonkeyPatch) -> list[Design]:
-    """What was priced."""
+    """What was certified."""
     seen: list[Design] = []
 
     def counted(design: Design, **more: object) -> float:

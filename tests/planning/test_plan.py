@@ -130,7 +130,7 @@ def test_an_independent_certificate_agrees_with_every_design_of_the_front(name: 
 def test_an_independent_certificate_agrees_where_one_is_replaced(name: str) -> None:
     found = plan(name)
     assert certify_runs([PartialRun.whole(found.campaign)]).epsilon <= QUESTIONS[name].epsilon
-    for design in found.front[: 3 if SOAK else 1]:  # its recommended one was priced above
+    for design in found.front[: 3 if SOAK else 1]:  # the recommended one was certified above
         certificate = certify(
             design.candidate.design(design.level),
             delta=design.target.delta,

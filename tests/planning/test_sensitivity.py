@@ -49,9 +49,11 @@ def test_more_clients_than_declared_have_the_epsilon_of_a_full_slot() -> None:
     assert "epsilon is the same" in half.sentence
     crowded = replace(found.campaign.design, population=None)
     budget = found.campaign.budget
-    priced = certify(crowded, delta=budget.delta, adjacency=budget.adjacency, compare=False).epsilon
+    certified = certify(
+        crowded, delta=budget.delta, adjacency=budget.adjacency, compare=False
+    ).epsilon
     assert twice.epsilon > found.certificate.epsilon
-    assert priced <= twice.epsilon <= 1.05 * priced
+    assert certified <= twice.epsilon <= 1.05 * certified
     assert "displace" in twice.sentence
 
 
@@ -64,13 +66,13 @@ def test_fewer_contributors_hide_a_client_less() -> None:
     assert declared is not None
     fewer = Population(declared.fewest // 2, declared.most)
     budget = found.campaign.budget
-    priced = certify(
+    certified = certify(
         replace(found.campaign.design, population=fewer),
         delta=budget.delta,
         adjacency=budget.adjacency,
         compare=False,
     ).epsilon
-    assert priced <= half.epsilon <= 1.02 * priced
+    assert certified <= half.epsilon <= 1.02 * certified
     assert half.epsilon > found.certificate.epsilon
     assert "contribute" in half.sentence
 

@@ -133,14 +133,14 @@ def test_the_rules_follow_the_protocol() -> None:
     assert participant_of(campaign()).window == FixedWindow.whole(6)
 
 
-def test_a_server_runs_the_slots_that_its_budget_pays_for() -> None:
-    dear = campaign(budget='epsilon = 1.25, delta = 1e-6, adjacency = "add-remove"')
-    affordable = Spending(dear).affordable_slots_in_run()
+def test_a_server_runs_the_slots_that_its_budget_allows() -> None:
+    limited = campaign(budget='epsilon = 1.25, delta = 1e-6, adjacency = "add-remove"')
+    affordable = Spending(limited).affordable_slots_in_run()
     assert 0 < affordable < 6
-    found = played(dear)
+    found = played(limited)
     assert (found.end.ending, len(found.releases)) == (Ending.STOPPED, affordable)
-    price = Spending(dear)
-    assert price.after(affordable).epsilon <= 1.25 < price.after(affordable + 1).epsilon
+    spending = Spending(limited)
+    assert spending.after(affordable).epsilon <= 1.25 < spending.after(affordable + 1).epsilon
 
 
 def closed_after(of: Campaign, slots: int) -> Ledger:
@@ -164,11 +164,11 @@ def test_what_earlier_campaigns_of_the_population_spent_is_gone() -> None:
     assert spent.after(after).epsilon <= 1.5 < spent.after(after + 1).epsilon
 
 
-def test_a_ledger_refuses_a_slot_that_its_budget_does_not_pay_for(tmp_path: Path) -> None:
-    dear = campaign(budget='epsilon = 1.25, delta = 1e-6, adjacency = "add-remove"')
-    affordable = Spending(dear).affordable_slots_in_run()
+def test_a_ledger_refuses_a_slot_that_its_budget_does_not_allow(tmp_path: Path) -> None:
+    limited = campaign(budget='epsilon = 1.25, delta = 1e-6, adjacency = "add-remove"')
+    affordable = Spending(limited).affordable_slots_in_run()
     with LedgerFile(tmp_path) as file:
-        file.append(file.ledger.opening(dear, model=np.zeros(2)))
+        file.append(file.ledger.opening(limited, model=np.zeros(2)))
         for slot in range(1, affordable + 2):
             entry = SlotClosed.of(slot=slot, total=np.zeros(2, dtype=np.int64), model=np.zeros(2))
             if slot <= affordable:
@@ -182,8 +182,8 @@ def test_a_ledger_refuses_a_slot_that_its_budget_does_not_pay_for(tmp_path: Path
 
 def test_a_warm_up_costs_nothing() -> None:
     sliding = campaign(FIXED.replace('"fixed"', '"sliding"') + ", window = 3")
-    price = Spending(sliding)
-    assert price.after(2).epsilon == 0.0 < price.after(3).epsilon
+    spending = Spending(sliding)
+    assert spending.after(2).epsilon == 0.0 < spending.after(3).epsilon
 
 
 def test_every_honest_report_is_well_formed_whatever_the_data() -> None:

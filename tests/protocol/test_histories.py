@@ -123,7 +123,7 @@ class Histories(RuleBasedStateMachine):
         self.world.attack()
 
     @invariant()
-    def no_slot_is_closed_that_the_budget_does_not_pay_for(self) -> None:
+    def no_slot_is_closed_that_the_budget_does_not_allow(self) -> None:
         if hasattr(self, "world"):
             assert self.world.server.closed <= self.world.rules.affordable
 

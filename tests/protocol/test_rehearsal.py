@@ -320,7 +320,7 @@ def test_a_client_that_draws_a_slot_after_the_last_is_never_used(seed: int) -> N
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("affordable", range(7))
-def test_a_budget_that_pays_for_k_slots_stops_the_campaign_after_k(
+def test_a_budget_that_allows_k_slots_stops_the_campaign_after_k(
     kind: str, affordable: int
 ) -> None:
     ran = campaign(kind, Seeded(7), affordable=affordable)

@@ -201,7 +201,9 @@ class Witness:
 
     def at_the_end(self, server: Server) -> None:
         rules = self.rules
-        assert server.closed == rules.affordable, "10: every slot that is paid for, and no other"
+        assert server.closed == rules.affordable, (
+            "10: every slot that the budget allows, and no other"
+        )
         stopped = rules.affordable < rules.slots
         assert server.ending is (Ending.STOPPED if stopped else Ending.COMPLETED)
         assert list(self.totals) == list(range(1, server.closed + 1)), "5: slots in their order"

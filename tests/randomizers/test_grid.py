@@ -210,7 +210,7 @@ def test_draws_add_up() -> None:
     assert many == pytest.approx(50_000 * one)
 
 
-def test_coarse_grids_pay_for_sums() -> None:
+def test_coarse_grids_are_charged_for_sums() -> None:
     noise, grid = Gaussian(clip=3.0, noise_multiplier=1.0), Grid(1.0)
     alone = variation(noise, grid, reports=1000, capacity=None, dimension=1)
     summed = variation(noise, grid, reports=1000, capacity=10, dimension=1)
@@ -220,7 +220,7 @@ def test_coarse_grids_pay_for_sums() -> None:
     assert Fraction(summed) >= Fraction(alone) * (1 - Fraction(1, 2**52))
 
 
-def test_pure_randomizers_pay_no_more_for_sums() -> None:
+def test_pure_randomizers_are_charged_no_more_for_sums() -> None:
     laplace = Laplace(clip=1.0, local_epsilon=1.0)
     alone = variation(laplace, Grid(0.1), reports=10, capacity=None, dimension=3)
     assert alone == variation(laplace, Grid(0.1), reports=10, capacity=5, dimension=3) > 0.0

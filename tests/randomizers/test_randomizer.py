@@ -86,7 +86,7 @@ def test_extreme_values_give_a_probability(noise_multiplier: float, epsilon: flo
     assert MIN_DELTA <= delta <= 1.0
 
 
-def test_the_accountant_prices_noise_at_the_client() -> None:
+def test_the_accountant_certifies_noise_at_the_client() -> None:
     noise = Gaussian(clip=3.0, noise_multiplier=0.7)
     assert noise.privacy_spec == GaussianNoise(0.7, NoiseAt.CLIENT)
 
@@ -152,7 +152,7 @@ def test_epsilon_is_attained_but_for_rounding_and_half_of_it_by_a_dummy(noise: L
     assert attained >= Fraction(noise.local_epsilon) * (1 - Fraction(1, 2**50))
 
 
-def test_the_accountant_prices_a_pure_randomizer() -> None:
+def test_the_accountant_certifies_a_pure_randomizer() -> None:
     assert Laplace(clip=3.0, local_epsilon=0.5).privacy_spec == LocalRandomizer(0.5)
 
 
@@ -169,7 +169,9 @@ def test_a_value_of_laplace_outside_its_range_is_refused_by_name(name: str, bad:
 
 
 @pytest.mark.parametrize(("clip", "local_epsilon"), [(1e300, 1e-300), (1.0, 101.0)])
-def test_noise_that_cannot_be_priced_or_held_is_refused(clip: float, local_epsilon: float) -> None:
+def test_noise_that_cannot_be_certified_or_represented_is_refused(
+    clip: float, local_epsilon: float
+) -> None:
     with pytest.raises(InvalidValue):
         Laplace(clip=clip, local_epsilon=local_epsilon)
 

@@ -100,13 +100,13 @@ class Run:
     def now(self) -> datetime:
         return datetime.now(UTC) + timedelta(seconds=self.ahead_s)
 
-    def price(self, slots: int) -> float:
+    def epsilon_after(self, slots: int) -> float:
         return CERTIFICATE["epsilon"] * (slots / self.slots) ** 0.46
 
     def spending(self) -> list[dict[str, Any]]:
         step = max(1, self.slots // 40)
         counts = sorted({1, *range(step, self.slots + 1, step), self.slots})
-        return [{"slots": count, "epsilon": self.price(count)} for count in counts]
+        return [{"slots": count, "epsilon": self.epsilon_after(count)} for count in counts]
 
     def spent(self) -> dict[str, Any] | None:
         if self.closed == 0:

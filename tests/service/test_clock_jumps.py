@@ -73,7 +73,7 @@ def test_once_the_clock_agrees_again_each_slot_that_passed_is_closed_once(
     assert house.verified(spec, head=house.snapshot(spec).ledger.head).ledger.entries == 4
 
 
-def test_a_clock_that_jumps_holds_check_ins_slots_and_prices_and_says_so(tmp_path: Path) -> None:
+def test_a_clock_that_jumps_holds_check_ins_slots_and_epsilons_and_says_so(tmp_path: Path) -> None:
     log = tmp_path / "log"
 
     async def scenario(it: Living) -> None:

@@ -49,7 +49,7 @@ def written(database: Database) -> None:
 
 
 def counted_elsewhere(url: str) -> int:
-    """By a process that opens the store, reads it and goes, as the one that computes prices."""
+    """By a process that opens the store, reads it and goes, as the one that computes epsilons."""
     return int(output_of(OTHER, url))
 
 

@@ -168,7 +168,7 @@ def test_what_is_shown_is_made_once_until_something_changes(house: House) -> Non
     assert shown(4) == 4
 
 
-def test_invariant_10_what_is_spent_is_never_told_below_its_price(house: House) -> None:
+def test_invariant_10_what_is_spent_is_never_shown_below_its_epsilon(house: House) -> None:
     spec = house.open(campaign(slots=30))
     live_run = live_run_at(house, spec)
     assert live_run.spent == {"epsilon": 0.0, "slots": 0}
@@ -192,13 +192,13 @@ def test_invariant_10_what_is_spent_is_never_told_below_its_price(house: House) 
     assert epsilons[-1] == pytest.approx(ended.certificate["epsilon"])
 
 
-def test_prices_of_a_second_run_hold_what_the_first_one_spent(house: House) -> None:
+def test_epsilons_of_a_second_run_include_the_first_run(house: House) -> None:
     again = campaign(slots=2, repeats=2)
     first = house.open(again)
     spent = house.finish(first).certificate["epsilon"]
     second = house.open(again)
     live_run = live_run_at(house, second)
-    # not priced yet: no more than all of it
+    # not computed yet: at most the epsilon of the whole run
     whole = live_run.public_snapshot.certificate["epsilon"]
     assert live_run.spent == {"epsilon": whole, "slots": 2}
     assert whole > spent
@@ -210,7 +210,7 @@ def test_prices_of_a_second_run_hold_what_the_first_one_spent(house: House) -> N
 
 
 @pytest.mark.parametrize("affordable", [1, 2, 19, 20, 21, 200, 1013])
-def test_marks_end_with_the_last_slot_that_is_paid_for(house: House, affordable: int) -> None:
+def test_marks_end_with_the_last_slot_that_the_budget_allows(house: House, affordable: int) -> None:
     spec = house.open(campaign(slots=affordable, population_id=f"{affordable}"))
     found = slot_counts(spec)
     assert found[-1] == affordable

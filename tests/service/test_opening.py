@@ -1,4 +1,4 @@
-"""Opening a run: its place in the ledger, what its budget pays for, who has the population."""
+"""Opening a run: its ledger entry, the slots that its budget allows, who has the population."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def test_what_does_not_fit_the_ledger_of_its_population_is_refused(house: House)
     assert len(house.rows(schema.runs)) == 1
 
 
-def test_a_budget_that_pays_for_no_slot_is_refused(house: House) -> None:
+def test_a_budget_that_allows_no_slot_is_refused(house: House) -> None:
     with pytest.raises(InvalidValue, match="allows no slot"):
         house.open(campaign(epsilon=0.01))
     assert house.rows(schema.populations) == []
@@ -166,7 +166,7 @@ def test_a_late_repeat_is_opened_all_the_same_and_its_slots_are_dummies(house: H
     assert snapshot.state.ending is Ending.COMPLETED
 
 
-def test_the_second_run_is_priced_with_the_first(house: House) -> None:
+def test_the_second_run_is_composed_with_the_first(house: House) -> None:
     again = campaign(slots=2, repeats=2, randomizer=SERVER_NOISE)
     first = house.open(again)
     promised = house.snapshot(first).certificate["epsilon"]

@@ -1,4 +1,4 @@
-"""Reading and pricing a campaign keeps nobody else waiting."""
+"""Parsing and certifying a campaign keeps nobody else waiting."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ BEARER = {"authorization": f"Bearer {OPERATOR}"}
 
 
 @pytest.mark.parametrize("step", ["parse_campaign", "model_of"])
-def test_others_are_answered_while_a_campaign_is_read_and_priced(
+def test_others_are_answered_while_a_campaign_is_parsed_and_certified(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
     begun, go_on, done = threading.Event(), threading.Event(), getattr(opening, step)

@@ -77,7 +77,7 @@ def test_the_first_screen_answers_what_now_learned_and_cost(midway: Visit) -> No
     assert "check-ins open" in text(midway.page, "phases")
 
 
-def test_every_price_names_its_side_delta_adjacency_and_method(midway: Visit) -> None:
+def test_every_epsilon_names_its_rounding_delta_adjacency_and_method(midway: Visit) -> None:
     spent = MOMENTS["while"]().spent()
     assert spent is not None
     assert text(midway.page, "spent") == f"ε ≤ {formatting.up_for_page(spent['epsilon'])} of 0.5"
@@ -141,18 +141,20 @@ def test_a_release_shows_without_anything_being_read_again(browser: Browser) -> 
         double.release(run)
         wait_for_text(seen.page, "ledger", run.head())
         wait_for_text(seen.page, "learned-note", "After 10 slots")
-        assert text(seen.page, "spent").startswith(f"ε ≤ {formatting.up_for_page(run.price(10))}")
+        assert text(seen.page, "spent").startswith(
+            f"ε ≤ {formatting.up_for_page(run.epsilon_after(10))}"
+        )
         assert double.asked.total() == before
     assert seen.errors == []
 
 
-def test_a_price_that_is_computed_later_shows_without_a_release(browser: Browser) -> None:
+def test_an_epsilon_that_is_computed_later_shows_without_a_release(browser: Browser) -> None:
     run = Run(closed=9, start_in_s=-9 * 3600 - 400)
     with running(run) as double, watching(browser, double.url) as seen:
         shown(seen.page)
         live(seen.page)
-        price = {"epsilon": 0.125, "slots": 9}
-        double.tell(run, "state", double.state(run) | {"spent": price})
+        spent = {"epsilon": 0.125, "slots": 9}
+        double.tell(run, "state", double.state(run) | {"spent": spent})
         wait_for_text(seen.page, "spent", "ε ≤ 0.125")
     assert seen.errors == []
 

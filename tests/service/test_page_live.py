@@ -77,7 +77,7 @@ def watched(browser: Browser, folder: Path, *, start: str) -> bool:
         "phone": {"size": PHONE},
     }
     with (
-        serving(folder, CAMPAIGN, start=start, real=False, priced=True) as served,
+        serving(folder, CAMPAIGN, start=start, real=False, with_epsilons=True) as served,
         swarming(served.url, folder) as clients,
         ExitStack() as open_pages,
     ):
@@ -104,9 +104,9 @@ def watched(browser: Browser, folder: Path, *, start: str) -> bool:
                 seen.page, "ledger", view["ledger"]["head"]
             )  # the closing line, read again
             assert text(seen.page, "link-text") == "Over"
-            price = formatting.up_for_page(view["certificate"]["epsilon"])
-            assert text(seen.page, "spent") == f"ε ≤ {price} of 1"
-            assert f"{price} is proven (rounded up)" in text(seen.page, "certificate")
+            epsilon = formatting.up_for_page(view["certificate"]["epsilon"])
+            assert text(seen.page, "spent") == f"ε ≤ {epsilon} of 1"
+            assert f"{epsilon} is proven (rounded up)" in text(seen.page, "certificate")
             assert seen.page.locator("#strip").get_attribute("aria-label") == (
                 f"{SLOTS} of {SLOTS} slots released"
             )

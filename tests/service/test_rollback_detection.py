@@ -201,7 +201,7 @@ def restored(house: House, copy: Path, **how: object) -> tuple[Database, object]
     return FaultyDatabase(chosen.store, house.clock), spec
 
 
-def test_restore_ends_what_was_running_and_prices_it_to_the_last_affordable_slot(
+def test_restore_ends_what_was_running_and_charges_it_to_the_last_affordable_slot(
     tmp_path: Path,
 ) -> None:
     house = House(f"sqlite:///{tmp_path}/x.db", tmp_path)
@@ -232,7 +232,7 @@ def test_restore_ends_what_was_running_and_prices_it_to_the_last_affordable_slot
     )
 
 
-def test_restore_before_the_first_slot_prices_the_whole_run_too(tmp_path: Path) -> None:
+def test_restore_before_the_first_slot_charges_the_whole_run_too(tmp_path: Path) -> None:
     house = House(f"sqlite:///{tmp_path}/x.db", tmp_path)
     spec = house.open(campaign(slots=6, epsilon=0.7))
     back_up(house.url, tmp_path / "copy.db")
@@ -245,7 +245,7 @@ def test_restore_before_the_first_slot_prices_the_whole_run_too(tmp_path: Path) 
     database.close()
 
 
-def test_restore_prices_averaged_updates_that_the_copy_does_not_know_of(tmp_path: Path) -> None:
+def test_restore_charges_averaged_updates_that_the_copy_does_not_know_of(tmp_path: Path) -> None:
     """The copy was made before the first report; reports came after it."""
     house = House(f"sqlite:///{tmp_path}/x.db", tmp_path)
     spec = house.open(campaign(**AVERAGED))

@@ -465,7 +465,7 @@ async def ledger_of(it: Living) -> list[dict[str, Any]]:
 
 
 def test_events_tell_each_release_once_and_the_end(here) -> None:
-    """Whoever counts `release` counts releases: another price and the end are told as `state`."""
+    """Whoever counts `release` counts releases: another epsilon and the end are events `state`."""
 
     async def scenario(it: Living) -> None:
         await it.open(slots=3)
@@ -474,7 +474,7 @@ def test_events_tell_each_release_once_and_the_end(here) -> None:
         events = await heard(stream, "state", slots_closed=1)
         await it.show(2)
         events += await heard(stream, "release", slot=2)
-        it.live_run.epsilons = [(3, 0.25)]  # another price is known, and nothing else has changed
+        it.live_run.epsilons = [(3, 0.25)]  # another epsilon is known, and nothing else has changed
         it.live_run.wake()
         events += await heard(stream, "state", slots_closed=2)
         await it.finish()
@@ -673,17 +673,17 @@ def test_progress_of_a_run_is_its_own_also_after_a_restart(here) -> None:
     here(second, clock=clock)
 
 
-def test_prices_are_computed_beside_the_run_and_shown(here) -> None:
+def test_epsilons_are_computed_in_another_process_and_shown(here) -> None:
     async def scenario(it: Living) -> None:
         await it.open(slots=2)
         await it.turn(it.clock.now, lambda: len(it.live_run.epsilons) == 2)
         shown = (await it.ask("GET", "/progress")).json()["spending"]
-        assert [price["slots"] for price in shown] == [1, 2]
+        assert [point["slots"] for point in shown] == [1, 2]
         await it.show(1)
         view = (await it.ask("GET", "")).json()
         assert view["spent"] == shown[0]
 
-    here(scenario, priced=True)
+    here(scenario, with_epsilons=True)
 
 
 def test_the_learning_curve_is_measured_on_the_public_holdout(here) -> None:

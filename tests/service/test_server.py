@@ -153,7 +153,7 @@ def ends(it: Living, run: str) -> Any:
     return asyncio.create_task(server._stop_after(stand_in, run))
 
 
-def test_until_done_leaves_when_the_budget_pays_for_no_further_repeat(tmp_path: Path) -> None:
+def test_until_done_leaves_when_the_budget_allows_no_further_repeat(tmp_path: Path) -> None:
     async def scenario(it: Living) -> None:
         run = await it.open(slots=2, repeats=2, epsilon=1.1)
         assert it.live_run.spec.affordable == 2

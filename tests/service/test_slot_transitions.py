@@ -252,7 +252,7 @@ def test_a_run_is_not_finished_while_slots_are_left(house: House) -> None:
     assert snapshot.state.ending is None
 
 
-def test_invariant_10_a_run_stops_before_the_release_that_its_budget_does_not_pay(
+def test_invariant_10_a_run_stops_before_the_release_that_its_budget_does_not_allow(
     house: House,
 ) -> None:
     spec = house.open(campaign(slots=6, epsilon=0.5))
@@ -268,7 +268,7 @@ def test_invariant_10_a_run_stops_before_the_release_that_its_budget_does_not_pa
     assert Spending(spec.campaign).epsilon_after(spec.affordable + 1) > 0.5
 
 
-def test_a_run_that_is_stopped_early_is_priced_to_the_last_slot_it_could_have_paid_for(
+def test_a_run_that_is_stopped_early_is_charged_to_the_last_slot_that_its_budget_allows(
     house: House,
 ) -> None:
     spec = house.open(campaign(slots=6))

@@ -238,7 +238,7 @@ def test_two_campaigns_for_one_population_at_once_are_not_both_opened(house: Hou
         assert sum(isinstance(one, opening.PopulationBusy) for one in found) == 1, found
 
 
-def test_prices_and_points_of_two_workers_are_written_once(house: House, crew) -> None:
+def test_epsilons_and_points_of_two_workers_are_written_once(house: House, crew) -> None:
     spec = house.open(campaign())
     found = race(
         *(lambda d=d: run_state.add_epsilon(d, spec.id, slots=4, epsilon=1.0) for d in crew),

@@ -78,14 +78,14 @@ def test_poisson_costs_at_most_the_campaign_by_dp_accounting_too(text: str) -> N
     assert isinstance(mechanism.randomizer, Gaussian)
     noise = mechanism.randomizer.noise_multiplier
 
-    def priced(noise: float) -> float:
+    def certified(noise: float) -> float:
         accountant = PLDAccountant(value_discretization_interval=1e-4)
         step = dp.PoissonSampledDpEvent(1 / tiny.SLOTS, dp.GaussianDpEvent(noise))
         accountant.compose(step, tiny.SLOTS * campaign.repeats)
         return float(accountant.get_epsilon(certificate.delta))
 
-    assert priced(noise) <= certificate.epsilon * (1 + 1e-4)
-    assert priced(noise / 1.001) > certificate.epsilon  # and no more noise than that takes
+    assert certified(noise) <= certificate.epsilon * (1 + 1e-4)
+    assert certified(noise / 1.001) > certificate.epsilon  # and no more noise than that takes
     assert (mechanism.sampling, mechanism.noise_at) == (Sampling.POISSON, NoiseAt.SERVER)
     assert (mechanism.runs, mechanism.design.slots) == (campaign.repeats, tiny.SLOTS)
     assert (found.epsilon, found.delta) == (certificate.epsilon, certificate.delta)

@@ -199,10 +199,10 @@ def test_a_baseline_that_was_not_reached_says_so(prepare: Prepare) -> None:
 def test_a_run_without_reports_does_not_lower_the_epsilon_of_other_seeds() -> None:
     campaign = tiny.campaign(AVERAGED)
     with ThreadPoolExecutor(1) as pool:
-        pricing = BackgroundAccounting(campaign, pool, [(60, 0, 5), (60, 60, 0), (0, 50, 7)])
+        accounting = BackgroundAccounting(campaign, pool, [(60, 0, 5), (60, 60, 0), (0, 50, 7)])
         alone = certify_runs([PartialRun(campaign, 6, contributors=5, times=2)])
-        assert pricing.full_certificate.epsilon == alone.epsilon
-        assert pricing.curve() == [(18, alone.epsilon)]
+        assert accounting.full_certificate.epsilon == alone.epsilon
+        assert accounting.curve() == [(18, alone.epsilon)]
 
 
 def test_baselines_of_averaged_updates_have_the_epsilon_of_what_is_run(prepare: Prepare) -> None:
@@ -245,7 +245,7 @@ def test_a_sweep_is_a_list_in_order_and_the_same_job_is_run_once(prepare: Prepar
     campaigns = [tiny.campaign(), tiny.campaign(tiny.text().replace("1e-6", "1e-7"))]
     prepared = prepare(*campaigns)
     outcomes = prepared.run()
-    assert outcomes[0] is outcomes[1]  # a budget decides nothing but the price
+    assert outcomes[0] is outcomes[1]  # a budget affects nothing but the certificate
     found = prepared.result(outcomes)
     assert found is not None
     assert [one.settings for one in found.runs] == [{"n": 0}, {"n": 1}]

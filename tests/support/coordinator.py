@@ -50,7 +50,7 @@ class Coordinator:
     more: tuple[str, ...] = UNLIMITED
     real: bool = SOAK
     """Whether to start the command, with its imports and with memory of its own; always in soak."""
-    priced: bool = False
+    with_epsilons: bool = False
     """Whether a forked coordinator computes epsilons; a real one always does."""
     told: dict[str, Any] = field(default_factory=dict)
     """The JSON object that the coordinator printed when it started."""
@@ -110,7 +110,7 @@ class Coordinator:
                 )
             else:
                 self._process = Forked(
-                    command, cwd=folder, env=env, stderr=errors, priced=self.priced
+                    command, cwd=folder, env=env, stderr=errors, with_epsilons=self.with_epsilons
                 )
         self.told = json.loads(self._first_line())
         self.port = urlsplit(self.told["url"]).port
@@ -213,7 +213,7 @@ def serving(
     store: str | None = None,
     start: str = "now",
     real: bool = SOAK,
-    priced: bool = False,
+    with_epsilons: bool = False,
 ) -> Iterator[Coordinator]:
     """Serve this campaign on a free port until the block ends; it must then end with exit code 0.
 
@@ -227,7 +227,7 @@ def serving(
         port=0,
         more=options,
         real=real,
-        priced=priced,
+        with_epsilons=with_epsilons,
     )
     with served.running():
         yield served

@@ -54,7 +54,7 @@ class Forked:
     """A forked process, with the part of the interface of ``subprocess.Popen`` that tests use.
 
     Calls ``main`` of ``module`` with these arguments. ``stdout`` is a pipe; standard error goes to
-    a file. Without ``priced`` a coordinator computes no epsilons: they take one more process.
+    a file. Without ``with_epsilons`` a coordinator does not start the process for epsilons.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class Forked:
         cwd: Path | None = None,
         env: Mapping[str, str] | None = None,
         stderr: IO[bytes] | IO[str] | None = None,
-        priced: bool = False,
+        with_epsilons: bool = False,
     ) -> None:
         told, tell = os.pipe()
         out, write = os.pipe()
@@ -74,7 +74,7 @@ class Forked:
             "arguments": [str(argument) for argument in arguments],
             "cwd": str(cwd or Path.cwd()),
             "env": dict(os.environ if env is None else env),
-            "priced": priced,
+            "with_epsilons": with_epsilons,
         }
         errors = 2 if stderr is None else stderr.fileno()
         parent = _parent()
@@ -225,7 +225,7 @@ def _be(request: dict[str, object], out: int, errors: int) -> None:
         os.environ.update(request["env"])  # type: ignore[call-overload]
         sys.stdout = open(1, "w", encoding="utf-8", closefd=False)  # noqa: SIM115
         sys.stderr = open(2, "w", encoding="utf-8", closefd=False, buffering=1)  # noqa: SIM115
-        if not request["priced"]:
+        if not request["with_epsilons"]:
             server = importlib.import_module("checkins.service.server")
             server.create_app = _create_app  # the command has no option for it
         module = str(request["module"])

@@ -144,7 +144,7 @@ def settings(store: str, folder: Path, **given: Any) -> Settings:
 
 @asynccontextmanager
 async def living(
-    chosen: Settings, clock: Clock, *, priced: bool = False, planner: Planner | None = None
+    chosen: Settings, clock: Clock, *, with_epsilons: bool = False, planner: Planner | None = None
 ) -> AsyncIterator[Living]:
     """Run a coordinator from its start to its end."""
     database = FaultyDatabase(chosen.store, clock)
@@ -154,7 +154,7 @@ async def living(
     app = create_app(
         chosen,
         database=FaultyDatabase(chosen.store, clock),
-        epsilon_processes=None if priced else NoEpsilonProcesses(chosen.store),
+        epsilon_processes=None if with_epsilons else NoEpsilonProcesses(chosen.store),
         planner=planner,
     )
     runner: Runner = app.state.runner
@@ -175,15 +175,17 @@ def play(
     scenario: Scenario,
     *,
     clock: Clock | None = None,
-    priced: bool = False,
+    with_epsilons: bool = False,
     planner: Planner | None = None,
     **given: Any,
 ) -> None:
-    """Run a scenario on a coordinator of its own; ``priced``: with epsilons, in a process."""
+    """Run a scenario on a coordinator of its own, which computes epsilons if ``with_epsilons``."""
 
     async def main() -> None:
         chosen = settings(store, folder, **given)
-        async with living(chosen, clock or Clock(), priced=priced, planner=planner) as coordinator:
+        async with living(
+            chosen, clock or Clock(), with_epsilons=with_epsilons, planner=planner
+        ) as coordinator:
             await scenario(coordinator)
 
     with pytest.MonkeyPatch.context() as patch:

@@ -25,7 +25,7 @@ from checkins.accounting import (
 from checkins.accounting.interop import CheckInsAccountant, epsilon_with, to_dp_event
 
 
-def price() -> float:
+def certified() -> float:
     design = Design(Protocol.FIXED, slots=1000, participation=0.5, randomizer=LocalRandomizer(2.0))
     certificate: Certificate = certify(design, delta=1e-6, adjacency=Adjacency.REPLACE_ONE)
     return certificate.epsilon

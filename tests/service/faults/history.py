@@ -1,6 +1,6 @@
 """The history checker: from the ledger and the journals alone, what went wrong, if anything did.
 
-It shares no code with the service. The price and the chain are ``ledger.verify``'s; who is in a
+It shares no code with the service. Epsilon and chain are checked by ``ledger.verify``; who is in a
 total is found by ``presence``; and what is found is fed through the pure machines, whose model must
 be the released one, bit for bit: a run without a crash that took in the same reports.
 """
