@@ -1,10 +1,11 @@
 """Choose how a server correlates the noise of successive slots.
 
-A model is a weighted sum of the slots before it, so noise that cancels across slots harms it less
-than independent noise. A ``NoiseStrategy`` says how the noise is correlated. Its coefficients are
-public, and every strategy is certified. This module proposes good ones. The result of an optimiser
-may differ in its last digits from machine to machine. Therefore coefficients are rounded to a few
-binary digits, and a campaign seals the rounded coefficients, not the name of the method.
+A model is a weighted sum of the slots before it, so noise that partly cancels across slots changes
+it less than independent noise. A ``NoiseStrategy`` says how the noise is correlated. Its
+coefficients are public, and every strategy is certified. This module proposes good ones. The result
+of an optimiser may differ in its last digits from machine to machine. Therefore coefficients are
+rounded to a few binary digits, and a campaign seals the rounded coefficients, not the name of the
+method.
 """
 
 from __future__ import annotations

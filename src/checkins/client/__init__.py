@@ -7,7 +7,7 @@ everything else. The state machine in ``checkins.protocol.participant`` makes ev
 """
 
 from checkins.client.actions import CampaignRefused, ServiceFailed
-from checkins.client.odometer import Cost
+from checkins.client.odometer import PrivacyLoss
 from checkins.client.participant import Participant, fetch_campaign
 from checkins.client.trainer import RowsTrainer, Trainer
 from checkins.client.view import CampaignView
@@ -16,9 +16,9 @@ from checkins.protocol.participant import Outcome
 __all__ = [
     "CampaignRefused",
     "CampaignView",
-    "Cost",
     "Outcome",
     "Participant",
+    "PrivacyLoss",
     "RowsTrainer",
     "ServiceFailed",
     "Trainer",

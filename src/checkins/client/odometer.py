@@ -1,15 +1,15 @@
-"""The odometer of a device: an upper bound on what its participations may have cost together.
+"""The odometer of a device: an upper bound on the privacy loss of all its participations.
 
 A device has no accountant. It adds up budgets, which are part of the sealed campaign:
 
-- Within one ledger, a coordinator releases nothing that would bring the population above the budget
-  of its campaign. So all campaigns of one ledger whose budget is at most an earlier one cost that
-  earlier budget together. A campaign with a larger budget is charged in full.
-- Budgets of different ledgers, and raised budgets, are added: epsilon and delta.
+- A coordinator releases nothing that would exceed the budget of its campaign, together with all
+earlier campaigns in the same ledger. So one budget bounds all campaigns of a ledger whose budgets
+are not larger. A later campaign with a larger budget is added in full. - Budgets of different
+ledgers, and raised budgets, are added: epsilon and delta.
 
 Two campaigns have the same ledger if the ledger of the second contains the line that was the last
-line of the first. The device asks the service for the hash of that line. If it is another hash, or
-there is no answer about it, the campaign is charged as one with a ledger of its own.
+line of the first. The device asks the service for the hash of that line. If the hash differs, or
+the service cannot show it, the campaign is charged as if it had a ledger of its own.
 
 Theorem:     docs/theory/device-odometer.md. A limit on epsilon that was fixed beforehand holds even
              if campaigns are chosen after earlier releases.
@@ -46,7 +46,7 @@ _STATE_FILE = re.compile(rf"({wire.RUN_ID})\.json")
 
 @dataclass(frozen=True, slots=True)
 class Charge:
-    """What all campaigns of one ledger within one budget may have cost the device.
+    """An upper bound on the device's privacy loss in the campaigns of one ledger within one budget.
 
     ``entries`` and ``head`` are the length of the ledger and the hash of its last line when the
     device last joined one of its campaigns. ``runs`` are the runs that are charged here.
@@ -81,7 +81,7 @@ class Charge:
         )
 
     def covers(self, other: Charge) -> bool:
-        """Return whether ``other``, a campaign of the same ledger, costs nothing more."""
+        """Return whether this charge bounds ``other``, a campaign of the same ledger, too."""
         return (
             (self.population, self.adjacency) == (other.population, other.adjacency)
             and self.epsilon >= other.epsilon
@@ -90,7 +90,7 @@ class Charge:
 
 
 @dataclass(frozen=True, slots=True)
-class Cost:
+class PrivacyLoss:
     """An upper bound on a privacy loss, for one adjacency."""
 
     epsilon: float
@@ -98,7 +98,7 @@ class Cost:
     adjacency: Adjacency
 
     def as_json(self) -> dict[str, object]:
-        """Return the cost as JSON values. Epsilon is None if there is no bound."""
+        """Return the privacy loss as JSON values. Epsilon is None if there is no bound."""
         return {**asdict(self), "epsilon": self.epsilon if math.isfinite(self.epsilon) else None}
 
 
@@ -126,13 +126,13 @@ class Odometer:
                 return Odometer((*self.charges[:place], merged, *self.charges[place + 1 :]))
         return Odometer((*self.charges, new))
 
-    def total(self) -> Cost:
+    def total(self) -> PrivacyLoss:
         """Return the sum of all charges, rounded up."""
         is_mixed = any(charge.adjacency is Adjacency.REPLACE_ONE for charge in self.charges)
-        costs = [_as_replace_one(charge) if is_mixed else charge for charge in self.charges]
-        return Cost(
-            _sum_up(cost.epsilon for cost in costs),
-            min(1.0, _sum_up(cost.delta for cost in costs)),
+        losses = [_as_replace_one(charge) if is_mixed else charge for charge in self.charges]
+        return PrivacyLoss(
+            _sum_up(loss.epsilon for loss in losses),
+            min(1.0, _sum_up(loss.delta for loss in losses)),
             Adjacency.REPLACE_ONE if is_mixed else Adjacency.ADD_REMOVE,
         )
 
@@ -171,12 +171,12 @@ def _charge_of(fields: dict[str, Any]) -> Charge:
     return charge
 
 
-def _as_replace_one(charge: Charge) -> Cost:
+def _as_replace_one(charge: Charge) -> PrivacyLoss:
     if charge.adjacency is Adjacency.REPLACE_ONE:
-        return Cost(charge.epsilon, charge.delta, Adjacency.REPLACE_ONE)
+        return PrivacyLoss(charge.epsilon, charge.delta, Adjacency.REPLACE_ONE)
     factor = math.inf if charge.epsilon > 700.0 else 1.0 + math.exp(charge.epsilon)
     delta = charge.delta * factor * (1.0 + 1e-12)  # more than all rounding errors
-    return Cost(2.0 * charge.epsilon, delta, Adjacency.REPLACE_ONE)
+    return PrivacyLoss(2.0 * charge.epsilon, delta, Adjacency.REPLACE_ONE)
 
 
 def _sum_up(values: Iterator[float]) -> float:
@@ -227,7 +227,7 @@ class OdometerFile:
 
     def charge(
         self, view: CampaignView, *, same_ledger: Collection[str], most_epsilon: float | None
-    ) -> Cost:
+    ) -> PrivacyLoss:
         """Charge a campaign durably, and return the total; raise as ``check`` does."""
         with self._lock():
             before = self.load()

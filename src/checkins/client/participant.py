@@ -24,7 +24,7 @@ from checkins.client.drivers import (
     check_url,
     http_client,
 )
-from checkins.client.odometer import Cost, OdometerFile
+from checkins.client.odometer import OdometerFile, PrivacyLoss
 from checkins.client.participation import Participation, ParticipationConfig
 from checkins.client.service_client import ServiceClient, listing_request, withdraw_request
 from checkins.client.state import (
@@ -65,9 +65,9 @@ class Participant(ParticipationConfig):
     parameters, is given, a campaign with another seal is refused. ``accept`` is called with the
     campaign and raises an error to decline; None accepts every campaign. ``journal`` is called with
     every event, for the owner of the device. If a journal is stored, it links the device to its
-    slot. ``most_epsilon`` is the largest epsilon that all participations of the folder ``state``
-    may cost together; a campaign beyond it is refused. None means no limit. ``retry_timeout_s`` is
-    the number of seconds for which an unreachable service is retried before the slot is drawn.
+    slot. ``most_epsilon`` is the largest epsilon of all participations of the folder ``state``
+    together; a campaign that would exceed it is refused. None means no limit. ``retry_timeout_s``
+    is the number of seconds for which an unreachable service is retried before the slot is drawn.
     ``ca`` is a PEM file with the only certificate authorities that are trusted; None trusts the
     public ones. ``plain_http`` allows connections without encryption to other machines.
     """
@@ -132,8 +132,8 @@ class Participant(ParticipationConfig):
                 participant = participant._for_run(await driver.drive(next_run_flow(service)))
 
     @property
-    def spent(self) -> Cost:
-        """An upper bound on what all participations of the folder ``state`` may have cost."""
+    def spent(self) -> PrivacyLoss:
+        """An upper bound on the privacy loss of all participations of the folder ``state``."""
         return self._odometer.load().total()
 
     @property

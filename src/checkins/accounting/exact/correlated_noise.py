@@ -43,7 +43,7 @@ _MOST_PARTS, _WORTH_TRYING = 3, 1.01
 """Largest number of groupings whose exact bounds are computed, and the largest estimate of their
 epsilons relative to the smallest."""
 _NEARLY_WHOLE = 0.95
-"""Share of the slots of a run from which on the bounds for the whole run are tried, too."""
+"""Smallest share of the slots of a run for which the bounds for the whole run are tried, too."""
 _MOST_DELTA = 1e-3
 """Largest delta at which the groupings of a single run are compared, to compose several runs."""
 _LOWER_SIZES = (*range(1, 17), 20, 24, 28, 32)

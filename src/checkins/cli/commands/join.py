@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from rich.text import Text
 
-    from checkins.client import CampaignView, Cost, Outcome, Trainer
+    from checkins.client import CampaignView, Outcome, PrivacyLoss, Trainer
     from checkins.swarm import Swarm, Tally
 
 MAX_CLIENTS = 10**6
@@ -53,7 +53,7 @@ STATUS_TEXTS = {
     *remote.JOIN_OPTIONS,
     remote.FOLLOW_OPTION,
     *options("""
-    --most-epsilon E  Take part only if all participations with this --state folder cost at most
+    --most-epsilon E  Take part only if all participations with this --state folder have at most
         epsilon E together, this campaign included. Default: no limit.
     --withdraw  Withdraw this device from the campaign, permanently, and do nothing else.
     """),
@@ -190,7 +190,7 @@ def _show_campaign(view: CampaignView, url: str) -> None:
 
 
 def _show_outcomes(
-    view: CampaignView, runs: list[tuple[str, Outcome]], spent: Cost, *, json: bool
+    view: CampaignView, runs: list[tuple[str, Outcome]], spent: PrivacyLoss, *, json: bool
 ) -> None:
     if json:
         ended = [

@@ -24,12 +24,12 @@ Sums = tuple[NDArray[Any], ...]
 
 
 def load_exact_sums(connection: Connection, run: str, *, closed: int) -> Sums:
-    """Return the exact sums of the last slots, the last of which is ``closed``."""
+    """Return the exact sums of the last slots, up to slot ``closed``."""
     return _load(connection, exact_sums, run, NumberType.INT64, closed)
 
 
 def load_noisy_sums(connection: Connection, run: str, *, closed: int) -> Sums:
-    """Return the noisy sums of the last slots, the last of which is ``closed``."""
+    """Return the noisy sums of the last slots, up to slot ``closed``."""
     return _load(connection, noisy_sums, run, NumberType.FLOAT64, closed)
 
 
