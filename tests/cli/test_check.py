@@ -263,7 +263,7 @@ def test_what_is_missing_is_named(checkins, tmp_path: Path) -> None:
         (
             '"laplace"',
             '"privunit"',
-            '[randomizer] grid = 1e-5: does not go with kind = "privunit"',
+            '[randomizer] grid = 1e-5: is not used with kind = "privunit"',
         ),
     ],
 )

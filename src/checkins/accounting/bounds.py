@@ -1,4 +1,4 @@
-"""Compute all bounds on epsilon at one delta, of which a certificate uses the best.
+"""Compute all bounds on epsilon at one delta. A certificate uses the best of them.
 
 The smallest upper bound is the certificate's epsilon. The largest lower bound is its
 ``epsilon_lower``.

@@ -330,17 +330,17 @@ class Design:
         if self.protocol is not Protocol.SLIDING:
             if self.window is not None:
                 raise InvalidValue(
-                    "window", self.window, "goes with the sliding protocol only: leave it out"
+                    "window", self.window, "is for the sliding protocol only: leave it out"
                 )
             if self.arrivals is not None:
                 raise InvalidValue(
-                    "arrivals", self.arrivals, "goes with the sliding protocol only: leave it out"
+                    "arrivals", self.arrivals, "is for the sliding protocol only: leave it out"
                 )
             if self.wake_times is not WakeTimes.INDEPENDENT:
                 raise InvalidValue(
                     "wake_times",
                     str(self.wake_times),
-                    "goes with the sliding protocol only: leave it out",
+                    "is for the sliding protocol only: leave it out",
                 )
             return
         if self.window is None:
@@ -399,7 +399,7 @@ class Design:
             raise InvalidValue(
                 "least_reports",
                 least_reports,
-                "goes with averaged Gaussian reports only: leave it out",
+                "is for averaged Gaussian reports only: leave it out",
             )
         if noise.noise_multiplier * math.sqrt(least_reports) > MOST_SLOT_NOISE:
             raise InvalidValue(

@@ -168,7 +168,7 @@ def _check_values_of_kind(kind: RandomizerKind, values: Mapping[str, object]) ->
         if value is not None and name not in allowed[kind]:
             kinds = " or ".join(other for other, names in allowed.items() if name in names)
             reason = _REASONS_AGAINST.get((kind, name), f"it is for {kinds}")
-            raise InvalidValue(name, value, f'does not go with kind = "{kind}": {reason}')
+            raise InvalidValue(name, value, f'is not used with kind = "{kind}": {reason}')
     for name, value in values.items():
         if value is None and name in _REQUIRED_KEYS[kind]:
             raise InvalidValue(name, None, "is missing; it has no default")

@@ -154,7 +154,7 @@ def _with_contributors(candidate: DesignCandidate, question: Question) -> Design
 
 
 def contributors(candidate: DesignCandidate, question: Question) -> int:
-    """Return a number of clients of which at least as many almost surely contribute.
+    """Return a number of clients. At least so many contribute, with probability almost 1.
 
     It is the expected number at the smallest population, minus six standard deviations, or 1.
     """

@@ -62,9 +62,9 @@ def end_runs(database: Database, *, lost_runs: Collection[str] = ()) -> None:
 
     The certificate of each run assumes that the run released every slot that its budget allows.
     ``lost_runs`` are the populations that had runs which are not in the copy. The privacy loss of
-    these populations is unknown, and so is that of the populations of open runs with averaged
-    updates, whose epsilon depends on the number of contributors. These populations are marked, and
-    no further campaign is opened on them.
+    these populations is unknown. It is also unknown for the populations of open runs with averaged
+    updates, because their epsilon depends on the number of contributors. These populations are
+    marked, and no further campaign is opened on them.
     """
     runs = database.read(run_state.load_specs_except, ())
     snapshots = [(spec, database.read(run_state.load_snapshot, spec)) for spec in runs]

@@ -391,7 +391,7 @@ def pair(
 ) -> DominatingPair:
     """Return a dominating pair of one campaign, rounded to ``rounding.side``, for composition.
 
-    If it is rounded down and the noise is not Gaussian, the pair of replace-one is that of
+    If it is rounded down and the noise is not Gaussian, the pair of replace-one equals that of
     add/remove, because the reports of a client's other data may be distributed like dummies.
     """
     _check_coverage(design, adjacency)

@@ -146,7 +146,7 @@ def _sums(adder: _Adder[Sum], counts: Sequence[int]) -> Iterator[GridDistributio
 def _sums_of_copies(
     ratio: SlotRatio, counts: Sequence[int], cells: int, *, typical: float
 ) -> Iterator[GridDistribution]:
-    """Yield the sums of these numbers of copies of ``ratio``, of which ``typical`` is likely."""
+    """Yield the sums of these numbers of copies of ``ratio``. ``typical`` is a likely number."""
     rounding = Rounding(side=Side.UP, cells=cells, tolerance=_COPIES_TOLERANCE)
     lattice = LatticeAdder.of(ratio, rounding, copies=typical)
     if lattice is not None:

@@ -313,7 +313,7 @@ class DisplacedGaussian:
     t >= 0, and E(1 - e^eps L - t)_+ for t < 0.
 
     Theorem:     docs/theory/gaussian.md, "Replace-one". Each value of E(X - t)_+ is attained, by a
-                 client one of whose data are those of the displaced client.
+                 client with one value of its data equal to that of the displaced client.
     Neighbours:  replace-one, at privacy loss ``epsilon``.
     """
 

@@ -131,7 +131,7 @@ def averaged_total(
 
 
 def replacement(*, slots: int, largest_weight: float) -> Amplification:
-    """Return the theorem for m adaptive randomizers, of which a random one gets the first record.
+    """Return the theorem for m adaptive randomizers, if a random one of them gets the first record.
 
         x = w (e^ε₀ − 1) √(e^ε₀/m),     w = ``largest_weight``
 

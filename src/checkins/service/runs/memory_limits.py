@@ -119,7 +119,7 @@ def require_memory(spec: RunSpec) -> None:
 
 
 class MemoryBudget:
-    """A number of bytes of which requests reserve parts, in the order of their arrival.
+    """A number of bytes. Requests reserve parts of them, in the order of their arrival.
 
     A request for more than ``total_bytes`` reserves all of them.
     """

@@ -61,7 +61,7 @@ class StoreProgress:
         return losses
 
     def populations_with_lost_runs(self, store: StoreProgress) -> list[str]:
-        """Return the populations of which ``store`` has fewer runs than this progress."""
+        """Return the populations with fewer runs in ``store`` than in this progress."""
         lost = (name for name, runs in self.runs.items() if store.runs.get(name, 0) < runs)
         return sorted(lost)
 
@@ -152,7 +152,7 @@ class ProgressFile:
             self._write(StoreProgress(epoch, entries, runs, actions))
 
     def populations_with_lost_runs(self, database: Database) -> list[str]:
-        """Return the populations of which the store has fewer runs than the file records."""
+        """Return the populations with fewer runs in the store than in the file."""
         return self._recorded_progress.populations_with_lost_runs(progress_of(database))
 
     def overwrite(self, progress: StoreProgress) -> None:
