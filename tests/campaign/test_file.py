@@ -325,7 +325,7 @@ def test_averaged_updates_take_no_minibatch() -> None:
 
 def test_a_pure_randomizer_takes_no_noise() -> None:
     text = changed('kind = "g', 'kind = "laplace"')
-    assert refusal(text).startswith('c.toml:26: [randomizer] noise_at = "client": does not go')
+    assert refusal(text).startswith('c.toml:26: [randomizer] noise_at = "client": is not used')
 
 
 ODD = (
