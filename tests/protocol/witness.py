@@ -63,7 +63,7 @@ class Witness:
         for effect in effects:
             told = {name for name in getattr(effect, "__slots__", ()) if not name.startswith("_")}
             if isinstance(effect, Release):
-                assert told == {"slot", "model"}, "7: a release tells the model and nothing else"
+                assert told == {"slot", "model"}, "7: a release contains only slot and model"
 
     def server_effect(self, effect: Effect, disk: Server, state: Server) -> None:
         slot = disk.slot
@@ -80,20 +80,22 @@ class Witness:
                     "an acknowledged check-in is durable"
                 )
             case Invite(receipt) | Dismiss(receipt):
-                assert slot is not None, "4: committed before told"
+                assert slot is not None, "4: the choice is committed first"
                 committed = slot.phase in (slots.Phase.CHOOSING, slots.Phase.TRAINING)
-                assert committed, "4: committed before told"
+                assert committed, "4: the choice is committed first"
                 assert (receipt in slot.chosen_receipts) == isinstance(effect, Invite), (
-                    "4: told otherwise"
+                    "4: an outcome differs from the choice"
                 )
-                assert self.told.setdefault(receipt, type(effect)) is type(effect), "4: told twice"
+                assert self.told.setdefault(receipt, type(effect)) is type(effect), (
+                    "4: two different outcomes"
+                )
             case slots.RecordReport(receipt, report):
                 assert state.slot is not None
-                assert self.told.get(receipt) is Invite, "only the chosen contribute"
+                assert self.told.get(receipt) is Invite, "a client contributes unchosen"
                 here = (state.slot.number, receipt)
                 assert here in self.check_ins.values(), "6: a report never moves to another slot"
                 kept = self.taken.setdefault(state.slot.number, {})
-                assert kept.setdefault(receipt, report) == report, "3: the first report stays"
+                assert kept.setdefault(receipt, report) == report, "3: a retry sends other bytes"
             case AcknowledgeReport(receipt):
                 assert slot is not None, "an acknowledged report is durable"
                 assert receipt in slot.reports, "an acknowledged report is durable"
@@ -114,8 +116,12 @@ class Witness:
             self.expected = None
             return
         if self.rules.filling is Filling.DUMMIES:
-            assert len(kept) + len(dummies) == self.rules.capacity, "7: always K reports"
-        assert (noise is not None) == (self.rules.filling is Filling.NOISE), "noise at the server"
+            assert len(kept) + len(dummies) == self.rules.capacity, (
+                "7: the sum has exactly K reports"
+            )
+        assert (noise is not None) == (self.rules.filling is Filling.NOISE), (
+            "server noise or none, as declared"
+        )
         summands = [*kept, *dummies, *([] if noise is None else [noise])]
         if self.rules.filling is Filling.NOTHING and len(kept) < self.rules.least_reports:
             summands = []
@@ -132,11 +138,11 @@ class Witness:
     def _closed(self, effect: RecordClosing, state: Server) -> None:
         number = effect.slot
         assert number not in self.totals, "5: a slot closes once"
-        assert number <= self.rules.affordable, "10: no release that the budget does not pay for"
+        assert number <= self.rules.affordable, "10: a release beyond the budget"
         if self.expected is None:
-            assert effect.total is None, "6, 15: nothing was there, or too few"
+            assert effect.total is None, "6, 15: too few reports for a total"
         else:
-            assert effect.total is not None, "6: the total holds what was there"
+            assert effect.total is not None, "6: the total is the sum of its reports"
             said = "6, 16: the reports of this slot, and of earlier ones as the strategy says"
             assert (effect.total == self.expected).all(), said
         if (strategy := self.rules.strategy) is not None and self.exact_sum is not None:
@@ -144,7 +150,9 @@ class Witness:
             is_last = number == self.rules.affordable
             needed = range(number, number - (0 if is_last else strategy.bands - 1), -1)
             expected = [self.exact_sums[slot] for slot in needed if slot in self.exact_sums]
-            assert np.array_equal(state.exact_sums, expected), "16: the sums that are needed"
+            assert np.array_equal(state.exact_sums, expected), (
+                "16: only the sums that later slots need"
+            )
         kept = self.taken.get(number, {})
         assert self.acknowledged.get(number, set()) <= kept.keys(), "no acknowledged report is lost"
         self.used += [int(report.values[0]) for report in kept.values()]
@@ -153,9 +161,9 @@ class Witness:
         told = len(kept) if averaged else None
         assert effect.contributors == told, "7: no count in fixed and sliding"
         assert state.slot is not None
-        assert not state.slot.receipts_by_token, "8: a closed slot has forgotten who was there"
-        assert not state.slot.reports, "8: a closed slot has forgotten who was there"
-        assert not state.slot.chosen_receipts, "8: a closed slot has forgotten who was there"
+        assert not state.slot.receipts_by_token, "8: a closed slot stores no client"
+        assert not state.slot.reports, "8: a closed slot stores no client"
+        assert not state.slot.chosen_receipts, "8: a closed slot stores no client"
         self.totals[number] = effect.total
         self.models[number] = effect.model.tobytes()
 
@@ -164,8 +172,8 @@ class Witness:
         assert recorded is not None, "5: a release is visible only after its commit"
         assert disk.slot is not None, "5: a release is visible only after its commit"
         assert disk.slot.number == effect.slot, "5: a release is visible only after its commit"
-        assert effect.model.tobytes() == recorded, "5: what was committed is what is shown"
-        assert self.shown.setdefault(effect.slot, recorded) == recorded, "5: shown once"
+        assert effect.model.tobytes() == recorded, "5: the released model is the committed one"
+        assert self.shown.setdefault(effect.slot, recorded) == recorded, "5: a slot has one model"
 
     def refused(self, server: Server, message: Message, violation: ProtocolViolation) -> None:
         if not isinstance(message, ReportArrived) or message.report not in self.sent.values():
@@ -182,33 +190,33 @@ class Witness:
     def client_effect(self, token: str, effect: Effect, disk: Participant) -> None:
         match effect:
             case RecordDraw(slot):
-                assert disk.phase is clients.Phase.NEW, "2: drawn once"
-                assert token not in self.draws, "2: drawn once"
+                assert disk.phase is clients.Phase.NEW, "2: a client draws once"
+                assert token not in self.draws, "2: a client draws once"
                 self.draws[token] = slot
             case SendCheckIn(slot):
                 assert disk.phase is not clients.Phase.NEW, "2: durable before any contact"
                 assert slot == self.draws[token], "2: at its slot only"
             case AskOutcome():
-                assert self.draws[token] is not None, "2: a coin that said no is kept"
+                assert self.draws[token] is not None, "2: a client that declined sends nothing"
             case RecordReport(report):
                 assert token not in self.sent, "3: nothing is drawn again once it was sent"
             case SendReport(slot, _, report):
                 assert disk.report == report, "3: durable before it is sent"
-                assert self.sent.setdefault(token, report) == report, "3: the identical bytes"
-                assert slot == self.draws[token], "6: for its own slot"
+                assert self.sent.setdefault(token, report) == report, (
+                    "3: a retry sends identical bytes"
+                )
+                assert slot == self.draws[token], "6: a report is for its own slot"
 
     # ---- the end ---------------------------------------------------------------------------
 
     def at_the_end(self, server: Server) -> None:
         rules = self.rules
-        assert server.closed == rules.affordable, (
-            "10: every slot that the budget allows, and no other"
-        )
+        assert server.closed == rules.affordable, "10: exactly the slots that the budget allows"
         stopped = rules.affordable < rules.slots
         assert server.ending is (Ending.STOPPED if stopped else Ending.COMPLETED)
         assert list(self.totals) == list(range(1, server.closed + 1)), "5: slots in their order"
         shown = set(range(rules.warm_up + 1, server.closed + 1))
-        assert set(self.shown) <= shown, "a warm-up shows nothing"
+        assert set(self.shown) <= shown, "a warm-up releases nothing"
         if rules.filling is Filling.DUMMIES:
             sizes = {int(total[2]) for total in self.totals.values() if total is not None}
             assert sizes <= {rules.capacity}, "7: every slot is a sum of K reports"

@@ -159,7 +159,9 @@ class World:
         assert {p.phase for p in self.memory.values()} <= {clients.Phase.DONE, clients.Phase.NEW}
         for kept in self.disk.values():
             left = (kept.slot, kept.receipt, kept.report)
-            assert left == (None, None, None), "8: a device that is done has forgotten its part"
+            assert left == (None, None, None), (
+                "8: a finished device stores no slot, receipt or report"
+            )
         self.witness.at_the_end(self.server)
 
     def tick(self) -> None:

@@ -53,7 +53,7 @@ def test_invariant_16_totals_contain_earlier_sums_and_noise_of_their_own(house, 
     house.finish(spec)
     assert totals(house, spec) == expected_totals(drawn)
     noise = [event.noise.values.tobytes() for event in drawn.values()]
-    assert len(set(noise)) == len(noise), "no noise twice"
+    assert len(set(noise)) == len(noise), "the same noise was drawn twice"
     assert house.verified(spec, require_closed=True).notes == ()
 
 
@@ -99,7 +99,7 @@ def test_invariant_16_a_crash_uses_no_noise_twice_and_forgets_no_sum(
     house.finish(spec)
     assert totals(house, spec) == expected_totals(drawn)
     noise = [event.noise.values.tobytes() for event in drawn.values()]
-    assert len({*noise, *discarded}) == 2 * len(CLIENTS), "no noise twice"
+    assert len({*noise, *discarded}) == 2 * len(CLIENTS), "the same noise was drawn twice"
 
 
 def test_invariant_16_a_run_that_is_stopped_leaves_no_exact_sum(house: House) -> None:
