@@ -107,8 +107,11 @@ def _dummy_definition(certificate: Certificate) -> list[RenderableType]:
 
 def _lower_bound_case(certificate: Certificate) -> str:
     """Return the mechanism of the lower bound. Rounding its noise to a grid may lower epsilon."""
-    unrounded = " if its noise is not rounded to a grid" if certificate.variation > 0.0 else ""
-    return certificate.epsilon_lower_of + unrounded
+    mechanism = certificate.epsilon_lower_of
+    if certificate.variation == 0.0:
+        return mechanism
+    conjunction = "and" if ", if " in mechanism else "if"
+    return f"{mechanism} {conjunction} its noise is not rounded to a grid"
 
 
 def _against_server(certificate: Certificate) -> list[RenderableType]:
