@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from itertools import product
 
 import numpy as np
@@ -11,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from checkins.accounting import certify
+from checkins.accounting.certificate import OF_ANY_OTHERS, OF_DESIGN
 from checkins.accounting.design import (
     Adjacency,
     Design,
@@ -183,10 +185,19 @@ def test_a_rare_full_slot_hardly_raises_epsilon(adjacency: Adjacency) -> None:
     assert found.epsilon < 1.2 * certify(alone, delta=1e-12, adjacency=adjacency).epsilon
 
 
-def test_lower_bounds_do_not_use_more_clients_than_declared() -> None:
-    """A client that displaces others in every slot has an epsilon above 3."""
-    found = certify(design(200), delta=1e-5, adjacency=REPLACE_ONE, variation=1e-12, compare=False)
-    assert found.epsilon_lower <= found.epsilon < 0.5
+@pytest.mark.parametrize("campaigns", [1, 2])
+def test_lower_bounds_do_not_use_more_clients_than_declared(campaigns: int) -> None:
+    """Four others cannot fill 100 slots. For two runs, their number is not used in upper bounds."""
+    randomizer = GaussianNoise(1.0, NoiseAt.CLIENT)
+    few = replace(design(5, slots=100), capacity=1, randomizer=randomizer)
+    terms = {"delta": 1e-5, "adjacency": REPLACE_ONE, "campaigns": campaigns, "compare": False}
+    found = certify(few, **terms)  # type: ignore[arg-type]
+    alone = certify(campaign_divergence.uncapped(few), **terms)  # type: ignore[arg-type]
+    assert found.epsilon_lower_of == OF_DESIGN
+    assert found.epsilon_lower == pytest.approx(alone.epsilon_lower, rel=0.01)
+    among_others = certify(replace(few, population=None), **terms)  # type: ignore[arg-type]
+    assert among_others.epsilon_lower_of == OF_ANY_OTHERS
+    assert among_others.epsilon_lower > 2.0 * alone.epsilon_lower
 
 
 # Sums of two kinds of slots

@@ -276,3 +276,16 @@ def test_curious_clients_leave_fewer_reports_to_hide_a_report() -> None:
     assert 0.0 < silent.epsilon < watched.epsilon
     with pytest.raises(DeltaExhausted):
         certify(design, delta=1e-6, adjacency=ADD_REMOVE, compare=False, curious=10)
+
+
+@pytest.mark.parametrize(("local_epsilon", "slots", "capacity"), [(2.64, 4, 3), (1.0, 1, 40)])
+def test_a_lower_bound_among_others_is_zero_at_the_local_epsilon(
+    local_epsilon: float, slots: int, capacity: int
+) -> None:
+    """Round-off of the largest ratio would count otherwise."""
+    campaign = PureCapacityCampaign(local_epsilon, slots, 1.0, capacity)
+    for adjacency in Adjacency:
+        bounds = campaign.divergence(adjacency, delta=1e-6, cells=None)
+        for epsilon in (local_epsilon, local_epsilon + 1e-9, local_epsilon + 1.0):
+            assert bounds.lower(epsilon) <= bounds.upper(epsilon)
+        assert bounds.lower(0.5 * local_epsilon) <= bounds.upper(0.5 * local_epsilon)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
+from checkins import validate
 from checkins.accounting.certificate import Alternative
 from checkins.accounting.composition import worse_direction
 from checkins.accounting.design import Adjacency, Design, LocalRandomizer
@@ -73,11 +74,13 @@ def _shuffling_bounds(
     """Yield bounds for shuffling one report from each of n clients.
 
     n is the smallest declared population. If none is declared, it is the number of reports in all
-    slots from which a client draws.
+    slots from which a client draws. Yield nothing if n is larger than the accountant covers.
     """
     clients = design.drawable_slots * design.reports_per_slot
     if design.population is not None:
         clients = design.population.fewest
+    if clients > validate.MAX_SLOTS:
+        return
     exact_epsilon = shuffling_epsilon(randomizer.local_epsilon, clients=clients, delta=delta)
     note = f"a trusted shuffler mixes one report from each of {clients:,} clients"
     yield Alternative("shuffling-best", exact_epsilon, note, proves=False)

@@ -241,7 +241,7 @@ def _among_others(local_epsilon: float, capacity: int) -> DiscreteRatio:
     ratio is (bA + B + C/b)/(A + bB + C/b). Its probability is that for K reports of the third
     value, times the denominator divided by K.
 
-    Theorem:     docs/theory/pure.md, "Lower bounds". Attained.
+    Theorem:     docs/theory/pure.md, "Capacity". Attained.
     Neighbours:  add/remove.
     Rounding:    to nearest; counts with a probability below e^-150 are left out.
     """

@@ -250,7 +250,7 @@ class AddRemove:
         return max(self.remove_upper(epsilon), self.add_upper(epsilon))
 
     def lower(self, epsilon: float) -> float:
-        if self.lower_sum is None:
+        if epsilon >= self.campaign.max_privacy_loss or self.lower_sum is None:
             return 0.0
         remove, add = (
             self.remove_delta(*self.lower_sum, epsilon),
