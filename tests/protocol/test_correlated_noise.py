@@ -21,8 +21,7 @@ from checkins.protocol.model_update import ModelUpdate
 from checkins.protocol.report import Report, ReportChecks
 from checkins.protocol.rules import MAX_ENROLLED, Filling, Rules, sampler_of
 from checkins.protocol.server import SERVER, RecordClosing, Server
-from checkins.randomizers import NormBound
-from tests.support.campaigns import CORRELATED, campaign
+from tests.support.campaigns import CORRELATED, SERVER_NOISE, campaign
 
 STRATEGY = NoiseStrategy((12, 6, 5, 4), bits=4)
 RULES = Rules(
@@ -204,14 +203,15 @@ def test_a_strategy_needs_noise_of_the_server() -> None:
         replace(RULES, filling=Filling.DUMMIES, capacity=1)
 
 
-def test_totals_that_may_exceed_64_bits_are_refused() -> None:
-    strategy = NoiseStrategy((2**20,) * 16, bits=22)
-    clip = 2**63 // (sum(strategy.numerators) * MAX_ENROLLED)
-
-    def rules(clip: int) -> Rules:
-        checks = ReportChecks(2, 2**31 - 1, simulated=False, norm=NormBound(2, clip**2))
-        return replace(RULES, report_checks=checks, update=ModelUpdate(1.0, strategy=strategy))
-
-    assert rules(clip - 1).strategy is strategy
+def test_totals_that_may_exceed_64_bits_are_refused_when_a_campaign_is_read() -> None:
+    """The noise would fit its 32 bits on both grids."""
+    noise = SERVER_NOISE.replace("4.0", "0.2")
+    randomizer = f"{noise}\nnoise = {{ bits = 10, numerators = {[128] * 64} }}"
+    accepted = campaign(**{**CORRELATED, "randomizer": randomizer, "grid": 1.91e-6})
+    clip_units = int(1.0 / 1.91e-6)
+    sums = [np.array([MAX_ENROLLED * clip_units])] * 64
+    assert accepted.strategy is not None
+    largest = published_total(accepted.strategy, sums, np.array([2**31]))
+    assert largest.tolist() == [128 * 64 * MAX_ENROLLED * clip_units + 2**31]
     with pytest.raises(InvalidValue, match="64 bits"):
-        rules(clip)
+        campaign(**{**CORRELATED, "randomizer": randomizer, "grid": 1.9e-6})

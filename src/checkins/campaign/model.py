@@ -12,6 +12,7 @@ import json
 import math
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
+from fractions import Fraction
 from typing import Any, ClassVar
 
 from checkins import validate
@@ -32,6 +33,8 @@ from checkins.campaign.task import Task
 from checkins.errors import InvalidValue
 from checkins.randomizers import Randomizer
 
+MAX_REPORTS_PER_RUN = 2**31
+"""Largest number of reports of a run, because at most this many clients enrol."""
 MAX_REPORTS_IN_SUM = 2**32 - 1
 """Largest number of 32-bit reports whose sum always fits 64 bits."""
 
@@ -168,6 +171,7 @@ class Campaign:
     def _check_sums(self) -> None:
         """Raise InvalidValue if the sum of the reports of a minibatch may exceed 64 bits."""
         capacity = self.design.capacity
+        self._check_correlated_totals(capacity or MAX_REPORTS_PER_RUN)
         if capacity is None or self.randomizer.grid is None:
             return
         minibatch = 1 if self.task is None else self.task.optimizer.minibatch
@@ -178,6 +182,23 @@ class Campaign:
                 f"must be at most {largest:,}{condition}, or sums of reports may exceed 64 bits"
             )
             raise InvalidValue("capacity", capacity, expected)
+
+    def _check_correlated_totals(self, reports: int) -> None:
+        """Raise InvalidValue if a total with weighted sums of earlier slots may exceed 64 bits.
+
+        The noise is at most 2^31 in size, and a sum of ``reports`` reports at most that many times
+        the clip norm.
+        """
+        strategy, grid, clip = self.strategy, self.randomizer.grid, self.randomizer.clip
+        if strategy is None or grid is None or clip is None:
+            return
+        clip_units = math.floor(Fraction(clip) / Fraction(grid))
+        if sum(strategy.numerators) * reports * clip_units + 2**31 >= 2**63:
+            expected = (
+                f"is too fine: with {strategy.bands} bands of {strategy.bits} bits, a total of"
+                f" {reports:,} reports may exceed 64 bits: use a coarser grid, fewer bands or bits"
+            )
+            raise InvalidValue("grid", grid, expected)
 
     def _check_end(self, schedule: Schedule) -> None:
         try:

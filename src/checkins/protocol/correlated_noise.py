@@ -37,7 +37,7 @@ def published_total(strategy: NoiseStrategy, sums: Sequence[Vector], noise: Vect
     """Return v_t. ``sums`` are x_t, x_(t-1), ..., and ``noise`` is Z_t.
 
     ``sums`` has b elements, or fewer in the first slots. Integers are added exactly in 64 bits
-    (``Rules`` refuses a campaign whose totals could be larger).
+    (``Campaign`` refuses parameters with which totals could be larger).
 
     >>> strategy = NoiseStrategy((3, 2), bits=2)
     >>> published_total(strategy, [np.array([10]), np.array([-1])], np.array([5]))

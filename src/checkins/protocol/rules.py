@@ -7,7 +7,6 @@ each missing report. "The paper" is arXiv:2007.06605.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -16,6 +15,7 @@ from itertools import pairwise
 from checkins import validate
 from checkins.accounting import Design, GaussianNoise, NoiseAt, NoiseStrategy, Protocol
 from checkins.campaign import Campaign
+from checkins.campaign.model import MAX_REPORTS_PER_RUN
 from checkins.errors import InvalidValue
 from checkins.protocol.model_update import ModelUpdate
 from checkins.protocol.report import ReportChecks
@@ -74,7 +74,7 @@ class SlidingWindow:
 Window = FixedWindow | SlidingWindow
 
 
-MAX_ENROLLED = 2**31
+MAX_ENROLLED = MAX_REPORTS_PER_RUN
 """Largest number of clients of a run. The sum of this many 32-bit reports fits 64 bits."""
 
 
@@ -122,27 +122,18 @@ class Rules:
             expected = "needs noise that the server adds to the sum of every slot"
             raise InvalidValue("strategy", str(self.filling), expected)
         most_units = self.report_checks.most_units
-        if most_units is not None and self._most_total_units(most_units) >= 2**63:
+        if most_units is not None and most_units * self._most_summed_vectors >= 2**63:
             raise InvalidValue(
                 "grid", most_units, "sums of reports must fit 64 bits: use a coarser grid"
             )
 
-    def _most_total_units(self, most_units: int) -> int:
-        """Return the largest integer in the total of a slot, or in the sum of a minibatch.
-
-        With correlated noise, totals are integers but the sums of minibatches are floats. No report
-        then contains noise, and the entries of noise fit 32 bits.
-        """
-        all_enrolled = 1 if self.report_checks.simulated else MAX_ENROLLED
-        if self.strategy is not None:
-            norm = self.report_checks.norm
-            entry = most_units if norm is None else math.isqrt(norm.most)
-            reports = all_enrolled if self.capacity is None else self.capacity
-            return sum(self.strategy.numerators) * reports * entry + 2**31
+    @property
+    def _most_summed_vectors(self) -> int:
+        """The largest number of vectors (reports, dummies, server noise) added for one step."""
         noise_vectors = self.update.minibatch if self.filling is Filling.NOISE else 0
         if self.capacity is None:
-            return (noise_vectors + all_enrolled) * most_units
-        return (noise_vectors + self.capacity * self.update.minibatch) * most_units
+            return noise_vectors + (1 if self.report_checks.simulated else MAX_ENROLLED)
+        return noise_vectors + self.capacity * self.update.minibatch
 
     @classmethod
     def of(
