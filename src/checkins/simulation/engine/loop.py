@@ -23,6 +23,13 @@ from checkins.campaign import Optimizer
 from checkins.errors import InvalidValue, first_line
 from checkins.randomizers import Randomizer
 from checkins.randomizers.compiled import compiled_dummies, compiled_reports
+from checkins.simulation.engine.correlated_noise import (
+    BLOCK_SLOTS,
+    Coefficients,
+    close_window,
+    correlate,
+    open_window,
+)
 from checkins.simulation.engine.updates import Updates
 from checkins.simulation.population import digit_sizes, feistel
 from checkins.validate import import_optional
@@ -47,6 +54,8 @@ class State(NamedTuple):
     """Number of finished slots of this run."""
     average: Array
     """Average of the models so far; empty if the task declares none."""
+    past_noise: Array
+    """The noise of the last slots, the oldest first, if it affects the next slots; else empty."""
 
 
 class SlotChunk(NamedTuple):
@@ -92,8 +101,9 @@ class Server:
 
     def start(self, model: Array) -> State:
         accumulator = jnp.zeros_like(model) if self.minibatch > 1 else jnp.zeros(0, model.dtype)
-        slots, no_average = jnp.zeros((), jnp.int32), jnp.zeros(0, model.dtype)
-        return State(model, accumulator, self.optimizer.init(model), slots, no_average)
+        slots, absent = jnp.zeros((), jnp.int32), jnp.zeros(0, model.dtype)
+        optimizer = self.optimizer.init(model)
+        return State(model, accumulator, optimizer, slots, average=absent, past_noise=absent + 0)
 
     def next_run(self, state: State) -> State:
         """Return the state at the start of the next run.
@@ -171,14 +181,50 @@ def sum_of_reports(updates: Updates, randomizer: Randomizer, dimension: int) -> 
 ChunkFunction = Callable[[State, SlotChunk, Any], tuple[State, Array]]
 
 
-def compile_chunk(slot_sum: SlotSum, server: Server) -> ChunkFunction:
+def compile_chunk(
+    slot_sum: SlotSum, server: Server, coefficients: Coefficients | None = None
+) -> ChunkFunction:
     """Compile a function from (state, inputs, table of the data) to (state after a chunk, token).
 
     The state before is donated to JAX, so it must not be used again. The token is an array that is
-    ready when the chunk is finished, so a caller can wait for it.
+    ready when the chunk is finished, so a caller can wait for it. If ``coefficients`` are given,
+    noise is correlated across slots (``checkins.simulation.engine.correlated_noise``). Then the
+    noise scales of all slots must be equal.
     """
 
     def chunk(state: State, inputs: SlotChunk, table: Any) -> tuple[State, Array]:
+        if coefficients is None:
+            state = run_slots(state, inputs, table)
+        else:
+            state = run_correlated_slots(coefficients, state, inputs, table)
+        return state, state.slots + 0
+
+    def run_correlated_slots(
+        coefficients: Coefficients, state: State, inputs: SlotChunk, table: Any
+    ) -> State:
+        """Run the slots in blocks, each of which starts with the noise of its slots."""
+
+        def block(
+            number: Any, carry: tuple[Array, State], length: int = BLOCK_SLOTS
+        ) -> tuple[Array, State]:
+            window, state = carry
+            own: SlotChunk = jax.tree.map(
+                lambda rows: jax.lax.dynamic_slice_in_dim(rows, number * BLOCK_SLOTS, length),
+                inputs,
+            )
+            padded = jnp.pad(own.noise, ((0, BLOCK_SLOTS - length), (0, 0)))
+            window, noise = correlate(coefficients, window, number, padded)
+            return window, run_slots(state, own._replace(noise=noise[:length]), table)
+
+        slots, no_past = len(inputs.noise), state.past_noise[:0]
+        blocks, rest = divmod(slots, BLOCK_SLOTS)
+        carry = (open_window(state.past_noise), state._replace(past_noise=no_past))
+        window, state = jax.lax.fori_loop(0, blocks, block, carry)
+        if rest:
+            window, state = block(blocks, (window, state), rest)
+        return state._replace(past_noise=close_window(window, slots))
+
+    def run_slots(state: State, inputs: SlotChunk, table: Any) -> State:
         def slot(state: State, inputs: SlotChunk) -> tuple[State, None]:
             total = slot_sum(table, state.model, inputs)
             state = server.apply_slot(state, total, inputs.divisors)
@@ -189,7 +235,7 @@ def compile_chunk(slot_sum: SlotSum, server: Server) -> ChunkFunction:
 
         unroll = UNROLLED_SLOTS_ON_CPU if on_cpu() else UNROLLED_SLOTS
         end_state: State = jax.lax.scan(slot, state, inputs, unroll=unroll)[0]
-        return end_state, end_state.slots + 0
+        return end_state
 
     return jax.jit(chunk, donate_argnums=0)
 

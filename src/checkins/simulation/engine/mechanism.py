@@ -29,10 +29,11 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
 
-from checkins.accounting import Design, NoiseAt, Protocol
+from checkins.accounting import Design, GaussianNoise, NoiseAt, Protocol
 from checkins.campaign import Campaign
 from checkins.errors import InvalidValue
 from checkins.randomizers import Gaussian, Laplace, PrivUnit, Randomizer
+from checkins.simulation.engine.correlated_noise import Coefficients
 from checkins.simulation.engine.loop import IGNORED_ROW, SKIPPED_SLOT
 from checkins.simulation.engine.updates import Clip
 from checkins.simulation.population import Counts, Sampling
@@ -216,6 +217,13 @@ class Mechanism:
     @property
     def is_averaged(self) -> bool:
         return self.design.protocol is Protocol.AVERAGED
+
+    @property
+    def coefficients(self) -> Coefficients | None:
+        """The coefficients of noise that is correlated across slots; None if it is independent."""
+        noise = self.design.randomizer
+        strategy = noise.strategy if isinstance(noise, GaussianNoise) else None
+        return None if strategy is None else strategy.coefficients
 
     @property
     def warm_up(self) -> int:

@@ -22,8 +22,9 @@ from checkins.errors import InvalidValue
 from checkins.protocol.averaging import average_weights
 from checkins.randomizers import Randomizer
 from checkins.simulation.engine import loop
+from checkins.simulation.engine.correlated_noise import Coefficients, past_slots
 from checkins.simulation.engine.evaluation import Diverged, Evaluation, Metrics
-from checkins.simulation.engine.loop import Server, SlotChunk, SlotSum, on_cpu, server_of
+from checkins.simulation.engine.loop import Server, SlotChunk, SlotSum, State, on_cpu, server_of
 from checkins.simulation.engine.mechanism import (
     BufferRing,
     Mechanism,
@@ -167,6 +168,7 @@ class Training:
         state = self.server.start(self._updates.pack(model))
         if self.average is not None:
             state = state._replace(average=jnp.copy(state.model))
+        state = self._without_past_noise(state)
         return Position(1, 0, state)
 
     def model(self, position: Position) -> NDArray[Any]:
@@ -225,6 +227,8 @@ class Training:
         for spec, inputs in prefetched(self._chunk_specs(position), self._inputs):
             if spec.first == 0 and spec.run > 1:
                 state = self.server.next_run(state)
+            if spec.first == self.mechanism.warm_up:  # noise is correlated within a run only
+                state = self._without_past_noise(state)
             state, token = self._run_chunk(state, inputs, updates.table)
             # Wait for the first chunk, which compiles, because timing starts after it. Later, wait
             # only for the previous chunk, so that one chunk runs while the next is prepared.
@@ -261,7 +265,16 @@ class Training:
     def _run_chunk(self) -> Any:
         is_per_report = self.mechanism.noise_kind is NoiseKind.PER_REPORT
         randomizer = self.mechanism.randomizer if is_per_report else None
-        return _compiled_loop(self._updates, self.server, randomizer, self.loaded.model.dimension)
+        arguments = (self._updates, self.server, randomizer, self.loaded.model.dimension)
+        return _compiled_loop(*arguments, self.mechanism.coefficients)
+
+    def _without_past_noise(self, state: State) -> State:
+        """Return the state before the first release of a run."""
+        coefficients = self.mechanism.coefficients
+        if coefficients is None:
+            return state
+        shape = (past_slots(coefficients), self.loaded.model.dimension)
+        return state._replace(past_noise=jnp.zeros(shape, self.dtype))
 
     def _chunk_specs(self, position: Position) -> Iterator[_ChunkSpec]:
         for run in range(position.run, self.mechanism.runs + 1):
@@ -271,8 +284,11 @@ class Training:
             mechanism, length = self.mechanism, self._chunk_length(width)
             noise_terms, divisors = mechanism.noise_terms(reports), mechanism.divisors(reports)
             scales, average = mechanism.noise_scales(reports), self._average_weights(run)
-            for first in range(start, reports.size, length):
-                slots = min(length, reports.size - first)
+            # A chunk has either warm-up slots or slots with a release, but not both.
+            warm_up = range(start, mechanism.warm_up, length)
+            for first in (*warm_up, *range(max(start, mechanism.warm_up), reports.size, length)):
+                end = mechanism.warm_up if first < mechanism.warm_up else reports.size
+                slots = min(length, end - first)
                 extent = (run, first, slots, length, width)
                 yield _ChunkSpec(*extent, slot_counts, noise_terms, scales, divisors, average)
 
@@ -402,7 +418,11 @@ def _updates_of(loaded: LoadedTask, clip: Clip | None, work: LocalWork, dtype: A
 
 @lru_cache(maxsize=4)
 def _compiled_loop(
-    updates: Updates, server: Server, randomizer: Randomizer | None, dimension: int
+    updates: Updates,
+    server: Server,
+    randomizer: Randomizer | None,
+    dimension: int,
+    coefficients: Coefficients | None,
 ) -> Any:
     """Return the compiled loop, cached so that all seeds share it.
 
@@ -411,7 +431,7 @@ def _compiled_loop(
     slot_sum: SlotSum = loop.noisy_sum(updates)
     if randomizer is not None:
         slot_sum = loop.sum_of_reports(updates, randomizer, dimension)
-    return loop.compile_chunk(slot_sum, server)
+    return loop.compile_chunk(slot_sum, server, coefficients)
 
 
 _compiled_slot_clients: Any = lru_cache(maxsize=16)(loop.compile_slot_clients)
