@@ -13,6 +13,7 @@ from checkins.accounting import (
     GaussianNoise,
     LocalRandomizer,
     NoiseAt,
+    NoiseStrategy,
     Population,
     Protocol,
 )
@@ -89,6 +90,16 @@ def campaign(
         repeats,
         RandomizerConfig(randomizer.kind, clip=randomizer.clip),
         Task("synthetic", model, steps, local_steps=local_steps, local_rate=local_rate),
+    )
+
+
+def with_strategy(asked: Campaign, *numerators: int, bits: int = 10) -> Campaign:
+    """The campaign with noise that its server correlates across slots."""
+    noise = asked.design.randomizer
+    assert isinstance(noise, GaussianNoise)
+    strategy = NoiseStrategy(numerators, bits)
+    return replace(
+        asked, design=replace(asked.design, randomizer=replace(noise, strategy=strategy))
     )
 
 

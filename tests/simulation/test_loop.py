@@ -44,6 +44,7 @@ from tests.simulation.campaigns import (
     campaign,
     dataset,
     loaded,
+    with_strategy,
 )
 
 
@@ -118,7 +119,10 @@ class Play:
         return tuple(Report.from_simulation(row) for row in noises[len(noises) - count :])
 
     def noise_of_server(self, slot: int) -> Report:
-        return Report.from_simulation(self.noise[slot - 1][0])
+        """Correlated noise is in units of the release grid, of which 2^bits make one unit."""
+        strategy = self.campaign.strategy
+        units = 1.0 if strategy is None else 2.0**strategy.bits
+        return Report.from_simulation(units * self.noise[slot - 1][0])
 
     def train(self, token: str, flat: np.ndarray) -> Report:
         """Clipped, and noised where the noise is the client's."""
@@ -223,6 +227,27 @@ CASES: dict[str, tuple[Campaign, LoadedTask]] = {
     ),
     "noise at the server, a capacity, projected": (
         campaign(AT_SERVER, capacity=2, minibatch=3, diameter=0.6, momentum=0.5),
+        loaded(),
+    ),
+    "noise over three slots, nesterov, two runs": (
+        with_strategy(
+            campaign(AT_SERVER, capacity=None, divide_by=6, momentum=0.8, nesterov=True, repeats=2),
+            *(800, 500, 300),
+        ),
+        loaded(),
+    ),
+    "noise over forty slots, of more than one block": (
+        with_strategy(
+            campaign(AT_SERVER, capacity=None, divide_by=6, slots=70, minibatch=2),
+            *(600, *range(120, 81, -1)),
+        ),
+        loaded(Logistic(FEATURES), classes=2),
+    ),
+    "noise over four slots, sliding": (
+        with_strategy(
+            SLIDING(AT_SERVER, window=5, capacity=None, slots=20, divide_by=6),
+            *(800, 400, 300, 200),
+        ),
         loaded(),
     ),
     "averaged, with empty slots": (

@@ -219,9 +219,11 @@ def compile_chunk(
         slots, no_past = len(inputs.noise), state.past_noise[:0]
         blocks, rest = divmod(slots, BLOCK_SLOTS)
         carry = (open_window(state.past_noise), state._replace(past_noise=no_past))
-        window, state = jax.lax.fori_loop(0, blocks, block, carry)
+        if blocks:
+            carry = jax.lax.fori_loop(0, blocks, block, carry)
         if rest:
-            window, state = block(blocks, (window, state), rest)
+            carry = block(blocks, carry, rest)
+        window, state = carry
         return state._replace(past_noise=close_window(window, slots))
 
     def run_slots(state: State, inputs: SlotChunk, table: Any) -> State:
