@@ -48,6 +48,7 @@ def design(
         "window": None,
         "minibatch": 1,
         "repeats": 1,
+        "bands": 1,
         "noise_at": "client",
         "randomizer": "gaussian",
         "noise_multiplier": 40.0 / epsilon / sqrt(clients),

@@ -9,7 +9,9 @@ estimates. A *dummy* is a report that the server draws in place of a missing rep
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from scipy.special import pdtr
 
@@ -19,6 +21,7 @@ from checkins.accounting import (
     LaplaceReports,
     LocalRandomizer,
     NoiseAt,
+    NoiseStrategy,
     Population,
     PrivUnitReports,
     Protocol,
@@ -35,6 +38,7 @@ from checkins.accounting.precision import (
 from checkins.campaign import RandomizerKind
 from checkins.planning.question import Question
 from checkins.randomizers import Laplace, PrivUnit
+from checkins.strategies import Workload, square_root
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +48,8 @@ class DesignCandidate:
     The *level* is the noise multiplier of Gaussian noise, or the local epsilon of a pure
     randomizer. If ``capacity`` is None, a slot uses every check-in. ``population`` is None unless
     the certificate depends on it. ``dimension`` is the number of parameters of the model if reports
-    are randomized by PrivUnit, and None otherwise.
+    are randomized by PrivUnit, and None otherwise. With more than one of ``bands``, the server
+    correlates the noise of slots by the square-root strategy (``checkins.strategies``).
     """
 
     protocol: Protocol
@@ -58,6 +63,7 @@ class DesignCandidate:
     noise_at: NoiseAt
     population: Population | None = None
     dimension: int | None = None
+    bands: int = 1
 
     @property
     def is_gaussian(self) -> bool:
@@ -120,7 +126,7 @@ class DesignCandidate:
 
     def _randomizer_at(self, level: float) -> GaussianNoise | LocalRandomizer:
         if self.is_gaussian:
-            return GaussianNoise(level, self.noise_at)
+            return GaussianNoise(level, self.noise_at, self.strategy)
         if self.randomizer is RandomizerKind.LAPLACE:
             return LaplaceReports(level)
         if self.dimension is not None:
@@ -141,7 +147,31 @@ class DesignCandidate:
 
     def estimated_level(self, target: Target) -> float:
         """Return a level that approximately meets the target."""
-        return estimated_level(self._reference_design(), target, self.repeats)
+        if self.strategy is None:
+            return estimated_level(self._reference_design(), target, self.repeats)
+        # Every g-th slot is a design with fewer slots and independent noise, but its noise is
+        # smaller by the root of A_g (docs/theory/correlated-noise.md).
+        levels = []
+        for spacing in spacings(self.bands):
+            grouped = replace(self, slots=max(1, self.drawable_slots // spacing), window=None)
+            independent = replace(grouped, protocol=Protocol.FIXED, minibatch=1, bands=1)
+            loss = math.sqrt(grouped_sensitivity(self.strategy.coefficients, spacing))
+            levels.append(independent.estimated_level(target) * loss)
+        return min(levels)
+
+    @property
+    def strategy(self) -> NoiseStrategy | None:
+        """The strategy of correlated noise; None if the noise of all slots is independent."""
+        return None if self.bands == 1 else square_root(self.bands)
+
+    @property
+    def noise_gain(self) -> float:
+        """The mean square of the noise in all released models, compared with independent noise.
+
+        The mean is over the models of a run that makes plain gradient steps. The noise of a slot
+        has the same level in both cases, so a small gain must pay for a larger level.
+        """
+        return 1.0 if self.bands == 1 else _noise_gain(self.bands, self.active_slots)
 
     def seems_out_of_reach(self, target: Target) -> bool:
         """Return True if no level meets the target, according to the estimates."""
@@ -193,6 +223,26 @@ class DesignCandidate:
         if self.noise_at is NoiseAt.SERVER:
             return noise_variance
         return noise_variance * (reports if self.capacity is None else self.capacity)
+
+
+def spacings(bands: int) -> Iterator[int]:
+    """Yield the powers of two up to ``bands``, as spacings of slots that share no noise."""
+    return (2**power for power in range(bands.bit_length()))
+
+
+def grouped_sensitivity(coefficients: Sequence[float], spacing: int) -> float:
+    """Return A_g of docs/theory/correlated-noise.md: the sum of (Σ c_k, k ≡ r mod g)² over r.
+
+    >>> grouped_sensitivity((0.8, 0.6), 2), round(grouped_sensitivity((0.8, 0.6), 1), 2)
+    (1.0, 1.96)
+    """
+    return sum(sum(coefficients[rest::spacing]) ** 2 for rest in range(spacing))
+
+
+@lru_cache(maxsize=1024)
+def _noise_gain(bands: int, slots: int) -> float:
+    workload = Workload(slots)
+    return workload.error(square_root(bands).coefficients) / workload.error((1.0,))
 
 
 BYTES_PER_NUMBER = 4

@@ -2,7 +2,7 @@
 
 The *proxy* is one number that stands for the expected error of a design. Smaller is better:
 
-    proxy = R/(2ηT) + √V,     V = g²/N + d s²/T
+    proxy = R/(2ηT) + √V,     V = g²/N + ρ d s²/T
 
 R is the distance from the first model to a good model. The estimated excess loss is the proxy times
 the clip norm times R. The first term measures how far the model still is from a good one after T
@@ -10,7 +10,9 @@ steps of the largest stable size η, which is larger with momentum. V is the var
 all steps. g² is the mean square of an update in clip norms, N is the number of clients, and d is
 the dimension. s is the standard deviation of one coordinate of the mean update of one step, in clip
 norms. It is the noise of a slot's sum divided by the number of client reports in the sum. So
-dummies, dropouts and dismissed check-ins make s larger.
+dummies, dropouts and dismissed check-ins make s larger. ρ is 1 if the noise of slots is
+independent. If it is correlated, ρ is the factor by which the mean square of the noise in the
+released models is smaller than with independent noise of the same s.
 
 Theorem:     the form of Theorem 4.2 of the paper, [BKMTT20], for smooth losses ([B15, Thm 6.3]),
              without its constants. If a theorem of the paper covers a design, its bound on the risk
@@ -101,7 +103,8 @@ def design_metrics(
         step_variance = slot_variance / (minibatch * reports * reports)
     uploading = load.share_that_uploads(candidate) * client_count
     uploading = max(min(reports * minibatch * active_steps, uploading), 1e-12)
-    variance = question.learning.mean_square / uploading + dimension * step_variance / active_steps
+    noise_variance = candidate.noise_gain * dimension * step_variance / active_steps
+    variance = question.learning.mean_square / uploading + noise_variance
     proxy = question.learning.bias(active_steps) + math.sqrt(variance)
     return DesignMetrics(
         proxy=proxy,
@@ -206,6 +209,8 @@ class CalibratedDesign:
             f"{candidate.noise_at} noise" if candidate.is_gaussian else candidate.randomizer
         )
         words.append(str(randomizer))
+        if candidate.bands > 1:
+            words.append(f"{candidate.bands:,} bands")
         return ", ".join(words)
 
     def as_json(self) -> dict[str, object]:
@@ -220,6 +225,7 @@ class CalibratedDesign:
             "window": candidate.window,
             "minibatch": candidate.minibatch,
             "repeats": candidate.repeats,
+            "bands": candidate.bands,
             "noise_at": str(candidate.noise_at),
             "randomizer": str(candidate.randomizer),
             "noise_multiplier": self.level if candidate.is_gaussian else None,
@@ -281,6 +287,8 @@ def thinned_front(
 
 FINEST_GRID, COARSEST_GRID = 1e-6, 1.0
 """Smallest and largest grid step that is tried for the reports of a campaign."""
+AVERAGE_SHARE = 0.25
+"""The share of the slots that the average of the models of a planned campaign covers."""
 SIGNIFICANT_DIGITS = 3
 """Significant digits of a planned learning rate or clip norm."""
 
@@ -335,7 +343,9 @@ def _randomizer_config(design: CalibratedDesign) -> RandomizerConfig:
 
 def _task_with_optimizer(design: CalibratedDesign) -> Task | None:
     task = design.question.learning.task
-    return None if task is None else replace(task, optimizer=optimizer_of(design))
+    if task is None:
+        return None
+    return replace(task, optimizer=optimizer_of(design), average=AVERAGE_SHARE)
 
 
 def optimizer_of(design: CalibratedDesign) -> Optimizer:

@@ -150,6 +150,7 @@ def _scaled_population(design: CalibratedDesign, factor: float) -> Population | 
 
 ONE_RATIO_PAGE = "docs/theory/one-likelihood-ratio.md"
 GAUSSIAN_PAGE = "docs/theory/gaussian.md"
+CORRELATED_NOISE_PAGE = "docs/theory/correlated-noise.md"
 PURE_PAGE = "docs/theory/pure.md"
 WINDOWS_PAGE = "docs/theory/windows-and-capacity.md"
 SHUFFLING_PAGE = "docs/theory/pure.md, Shuffling; BKMTT20, Theorem 4.1"
@@ -239,6 +240,14 @@ def _noise_reasons(design: CalibratedDesign) -> Iterator[Reason]:
             " the number of clients.",
             f"{WINDOWS_PAGE}, Noise at the server",
         )
+        if candidate.bands > 1:
+            yield Reason(
+                f"The noise of a slot is correlated with that of the {candidate.bands - 1:,} slots"
+                " before it. Each slot has more noise than with independent noise, but the noise"
+                " in the released models is smaller, because most of it cancels.",
+                f"{CORRELATED_NOISE_PAGE}; {ERROR_PAGE}",
+            )
+            return
         capacity = capacity_without_overflow(candidate, design.question)
         yield Reason(
             f"If the devices added noise instead, each slot would sum exactly {capacity:,} reports."

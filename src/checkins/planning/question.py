@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, fields
 
 from checkins import validate
 from checkins.accounting import Adjacency, NoiseAt, Population, Protocol
+from checkins.accounting.design import MOST_BANDS
 from checkins.campaign import Features, RandomizerKind, Task
 from checkins.campaign.task import DataSet, Model
 from checkins.errors import InvalidValue
@@ -156,6 +157,7 @@ class Constraints:
     window: int | None = None
     minibatch: int | None = None
     repeats: int | None = None
+    bands: int | None = None
     noise_at: NoiseAt | None = None
     randomizer: RandomizerKind | None = None
 
@@ -165,6 +167,7 @@ class Constraints:
         validate.one_of((RandomizerKind, type(None)), randomizer=self.randomizer)
         limits = {"slots": MAX_PLANNED_SLOTS, "repeats": MAX_REPEATS}
         limits |= {"window": MAX_PLANNED_SLOTS, "minibatch": MAX_PLANNED_SLOTS}
+        limits |= {"bands": MOST_BANDS}
         for name, most in limits.items():
             if getattr(self, name) is not None:
                 validate.count(most=most, **{name: getattr(self, name)})
@@ -203,6 +206,10 @@ class Constraints:
         slots = math.inf if self.slots is None else self.slots
         yield (self.window or 1) > slots, "window", f"must be at most slots = {self.slots}"
         yield (minibatch or 1) > slots, "minibatch", f"must be at most slots = {self.slots}"
+        correlated = self.bands not in (None, 1)
+        elsewhere = pure or client or averaged or self.capacity not in (None, ALL)
+        server_only = "above 1 needs Gaussian noise at the server, without a capacity"
+        yield correlated and elsewhere, "bands", server_only
         uses_all = self.capacity == ALL and (pure or client)
         yield uses_all, "capacity", "needs Gaussian noise at the server"
 

@@ -106,14 +106,16 @@ def search(question: Question) -> SearchResult:
     )
 
 
-Family = tuple[Protocol, RandomizerKind, bool, bool]
-"""Protocol, randomizer, whether there are several runs, and whether slots have no capacity."""
+Family = tuple[Protocol, RandomizerKind, bool, bool, bool]
+"""Protocol, randomizer, whether there are several runs, whether slots have no capacity, and whether
+noise is correlated."""
 
 
 def family(candidate: DesignCandidate) -> Family:
     """Return the family of a candidate, within which estimates of the level have similar errors."""
     repeated, uncapped = candidate.repeats > 1, candidate.capacity is None
-    return candidate.protocol, candidate.randomizer, repeated, uncapped
+    is_correlated = candidate.bands > 1
+    return candidate.protocol, candidate.randomizer, repeated, uncapped, is_correlated
 
 
 class CachedCalibrator:

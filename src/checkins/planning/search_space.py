@@ -24,6 +24,12 @@ from checkins.planning.question import ALL, Question
 SLOT_SERIES = (1.0, 1.5, 2.0, 3.0, 5.0, 7.0)
 """The numbers of slots to try are these numbers times powers of 10."""
 REPEATS = (1, 2, 3, 5, 10, 20, 50, 100)
+BANDS = (8, 16, 32, 64)
+MAX_RUNS_WITH_BANDS = 2
+"""Largest number of runs for which correlated noise is searched. With five or more runs, it is no
+better than independent noise in simulations (docs/experiments.md), whatever the estimate says."""
+MIN_SLOTS_PER_BAND = 4
+"""Least number of slots, as a multiple of the bands, for which correlated noise is searched."""
 PARTICIPATIONS = (1.0, 0.7, 0.5, 0.3, 0.2, 0.1, 0.05, 0.02, 0.01, 1e-3, 1e-4, 1e-5, 1e-6)
 MAX_SEARCHED_SLOTS = 100_000
 MAX_SEARCHED_STEPS = 200_000
@@ -116,7 +122,9 @@ def _with_windows_and_capacities(
         candidate = replace(template, window=window)
         fixed = question.fixed.capacity
         if candidate.noise_at is NoiseAt.SERVER:
-            yield replace(candidate, capacity=None if fixed in (None, ALL) else int(fixed or 0))
+            capacity = None if fixed in (None, ALL) else int(fixed or 0)
+            for bands in _band_counts(question, candidate, capacity):
+                yield replace(candidate, capacity=capacity, bands=bands)
         elif fixed == ALL:
             continue
         elif candidate.is_gaussian:
@@ -226,6 +234,18 @@ def _participations(question: Question, *, few_values: bool) -> list[float]:
     large_enough = [p for p in PARTICIPATIONS if p * question.clients >= 10.0 or p == 1.0]
     affordable = [p for p in large_enough if p <= most_participation] or large_enough[-1:]
     return affordable[:1] if few_values else affordable[:5]
+
+
+def _band_counts(
+    question: Question, candidate: DesignCandidate, capacity: int | None
+) -> Sequence[int]:
+    """Return the numbers of bands to try; 1 means independent noise."""
+    if question.fixed.bands is not None:
+        return [question.fixed.bands]
+    is_single = candidate.protocol is Protocol.FIXED and candidate.repeats <= MAX_RUNS_WITH_BANDS
+    if not is_single or capacity is not None or question.adjacency is not Adjacency.ADD_REMOVE:
+        return [1]
+    return [1, *(bands for bands in BANDS if bands * MIN_SLOTS_PER_BAND <= candidate.slots)]
 
 
 def _windows(question: Question, candidate: DesignCandidate) -> Sequence[int | None]:

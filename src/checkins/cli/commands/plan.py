@@ -98,6 +98,7 @@ OPTIONS = (
     --capacity K|all  Largest number of check-ins that a slot uses.
     --minibatch B  Number of slots whose sums are combined into one step of the model.
     --campaigns R  Number of times that the campaign is run, with fresh randomness.
+    --bands B  Number of slots over which the server correlates its noise; 1 is independent noise.
     --randomizer gaussian|laplace|privunit  How reports are randomized: Gaussian noise, Laplace
         noise or PrivUnit.
     --out FILE  The campaign file to write, or - to write no file. Default: {DEFAULT_FILE} on a
@@ -279,6 +280,7 @@ def _server(given: GivenOptions) -> Server:
 def _constraints(given: GivenOptions) -> Constraints:
     """Return the parameters of the design that options fix. Other parameters are None."""
     from checkins.accounting import NoiseAt, Protocol
+    from checkins.accounting.design import MOST_BANDS
     from checkins.campaign import RandomizerKind
     from checkins.planning import Constraints
     from checkins.planning.question import MAX_PLANNED_SLOTS, MAX_REPEATS
@@ -296,6 +298,7 @@ def _constraints(given: GivenOptions) -> Constraints:
         window=_optional(given, "window", slots),
         minibatch=_optional(given, "minibatch", slots),
         repeats=_optional(given, "campaigns", partial(params.integer, most=MAX_REPEATS)),
+        bands=_optional(given, "bands", partial(params.integer, most=MOST_BANDS)),
         noise_at=_optional(given, "noise_at", partial(params.choice, choices=NoiseAt)),
         randomizer=_optional(given, "randomizer", partial(params.choice, choices=RandomizerKind)),
     )

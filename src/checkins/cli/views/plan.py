@@ -193,6 +193,7 @@ def _design_table(plan: Plan) -> RenderableType:
         "capacity": None if best.capacity is None else _capacity_text(best.capacity),
         "minibatch": f"{candidate.minibatch:,} slots" if candidate.minibatch > 1 else None,
         "randomizer": f"{candidate.randomizer}{noise_place}",
+        "bands": f"{candidate.bands:,} slots share noise" if candidate.bands > 1 else None,
         level_name: f"{best.level:g}",
         "model steps": f"{metrics.steps:,}, each with about {reports} reports",
         "noise per step": f"{metrics.noise_per_step:.3g} times the clip norm, in each coordinate",

@@ -15,7 +15,7 @@ const INPUTS = {
   dropout: ["dropout", 0.01], availability_s: ["availability", 3600], uplink_bytes_per_s: ["uplink", 1000],
   task: ["task", null], updates_per_s: ["updates", 1], protocol: ["protocol", null], noise_at: ["noise-at", null],
   randomizer: ["randomizer", null], participation: ["participation", 1], capacity: ["capacity", null],
-  window: ["window", 1], minibatch: ["minibatch", 1], repeats: ["repeats", 1],
+  window: ["window", 1], minibatch: ["minibatch", 1], repeats: ["repeats", 1], bands: ["bands", 1],
 };
 const DURATION_UNITS_S = [86400, 3600, 60];
 

@@ -49,7 +49,8 @@ export const describeDesign = (design) => {
   const randomizer = lookUp(RANDOMIZER_NAMES, design.randomizer);
   const whoAdds = design.noise_at === "server" ? "the server adds" : "each device adds";
   const minibatchText = finiteOrNull(design.minibatch) > 1 ? ` The model is updated every ${formatSlots(design.minibatch)}.` : "";
-  return `${participationText} ${slotText}${runsText}. ${capacityText}; ${whoAdds} ${randomizer} noise (${formatNoise(design)}).${minibatchText}`;
+  const bandsText = finiteOrNull(design.bands) > 1 ? ` The noise is correlated over ${formatSlots(design.bands)}.` : "";
+  return `${participationText} ${slotText}${runsText}. ${capacityText}; ${whoAdds} ${randomizer} noise (${formatNoise(design)}).${bandsText}${minibatchText}`;
 };
 
 export const designNumbers = (design) => [

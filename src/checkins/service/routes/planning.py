@@ -11,6 +11,7 @@ from typing import Any, Literal
 from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel, Field
 
+from checkins.accounting.design import MOST_BANDS
 from checkins.errors import InvalidValue
 from checkins.planning.question import MAX_CLIENTS, MAX_DIMENSION
 from checkins.protocol import wire
@@ -98,6 +99,7 @@ _DIMENSION_MEANING = "Number of coordinates of the model; required if no `task` 
 _ADJACENCY_MEANING = "Neighbour relation of differential privacy"
 _TASK_MEANING = "A task of the package to learn; given instead of `dimension`"
 _WINDOW_MEANING = "Fix the number of slots that a client draws from (sliding only)"
+_BANDS_MEANING = "Fix the number of slots that share noise; 1 is independent noise"
 # The parameters are in the groups that ``checkins.planning`` expects. FIXED ones fix the design.
 QUESTION: Mapping[str, Parameter] = {
     "population": Parameter(_POPULATION_MEANING, _POPULATION_SCHEMA, _parse_population, True),
@@ -128,6 +130,7 @@ FIXED: Mapping[str, Parameter] = {
     "window": _number(_WINDOW_MEANING, 1, 10**6, integer=True),
     "minibatch": _number("Fix the number of slots per model step", 1, 10**6, integer=True),
     "repeats": _number("Fix the number of runs", 1, 1000, integer=True),
+    "bands": _number(_BANDS_MEANING, 1, MOST_BANDS, integer=True),
     "noise_at": _choice("Fix who adds the noise", "client", "server"),
     "randomizer": _choice("Fix the randomizer", "gaussian", "laplace", "privunit"),
 }
@@ -147,6 +150,7 @@ class Design(BaseModel):
     window: int | None = Field(description="Number of slots that a client draws from (sliding)")
     minibatch: int = Field(description="Number of slots per model step")
     repeats: int = Field(description="Number of runs")
+    bands: int = Field(description="Number of slots that share noise; 1 if noise is independent")
     noise_at: Literal["client", "server"]
     randomizer: Literal["gaussian", "laplace", "privunit"]
     noise_multiplier: float | None = Field(
