@@ -93,6 +93,58 @@ def test_every_option_in_a_unit_exists(file: str) -> None:
     assert used - {option for each in command.params for option in each.opts} == set()
 
 
+def compose() -> dict[str, Any]:
+    found: dict[str, Any] = yaml.safe_load((DEPLOY / "compose.yaml").read_text(encoding="utf-8"))
+    return found
+
+
+def test_every_option_of_the_coordinator_in_the_compose_file_exists() -> None:
+    name, *words = compose()["services"]["coordinator"]["command"]
+    command = PROGRAM.get_command(None, name)  # type: ignore[arg-type]
+    assert command is not None
+    used = {word.partition("=")[0] for word in words}
+    assert used - {option for each in command.params for option in each.opts} == set()
+    assert "--plain-http" not in used
+
+
+def test_what_the_compose_file_names_is_there() -> None:
+    found = compose()
+    for service in found["services"].values():
+        for secret in service.get("secrets", []):
+            assert secret in found["secrets"]
+        for config in service.get("configs", []):
+            assert (DEPLOY / found["configs"][config["source"]]["file"]).is_file()
+        if "build" in service:
+            assert (DEPLOY / service["build"]["context"] / service["build"]["dockerfile"]).is_file()
+    assert all(each["file"].startswith("./secrets/") for each in found["secrets"].values())
+    ignored = (ROOT / ".gitignore").read_text(encoding="utf-8").splitlines()
+    assert "deploy/secrets/" in ignored
+
+
+def test_every_alert_is_on_the_page() -> None:
+    page = (ROOT / "docs" / "deploy.md").read_text(encoding="utf-8")
+    assert re.findall(r"^\| `(Checkins\w+)`", page, re.MULTILINE) == [
+        rule["alert"] for rule in rules()
+    ]
+
+
+def test_every_command_on_the_page_and_in_the_script_has_the_options_that_it_is_given() -> None:
+    text = (ROOT / "docs" / "deploy.md").read_text(encoding="utf-8")
+    text += (DEPLOY / "walkthrough.sh").read_text(encoding="utf-8")
+    joined = text.replace("\\\n", " ")
+    commands = re.findall(r"(?:^|[ (])checkins ([a-z-]+) ([^\n|)]*)", joined, re.MULTILINE)
+    checked = 0
+    for name, rest in commands:
+        command = PROGRAM.get_command(None, name)  # type: ignore[arg-type]
+        if command is None:
+            continue
+        known = {option for each in command.params for option in each.opts}
+        used = set(re.findall(r"(?<!\S)(--[a-z-]+)", rest.partition("#")[0]))
+        assert used - known == set(), name
+        checked += 1
+    assert checked >= 12
+
+
 def test_the_progress_file_is_never_in_the_folder_of_the_store() -> None:
     """Whoever copies or restores that folder would copy both, and hide a rollback."""
     unit = (DEPLOY / "checkins.service").read_text(encoding="utf-8")
