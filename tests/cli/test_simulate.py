@@ -21,7 +21,6 @@ from checkins.cli.commands import simulate
 from checkins.cli.main import run
 from checkins.simulation import workers
 from tests.simulation import tiny
-from tests.support.program import CHECKINS
 
 EXAMPLE = str(Path(__file__).resolve().parents[2] / "examples" / "patients.toml")
 OWN = ("--client-column", "who", "--label-column", "y")
@@ -459,15 +458,40 @@ def test_an_interrupt_that_was_ignored_at_the_start_stays_ignored() -> None:
 
 # Real processes, and a terminal to watch them by.
 
-LONG = tiny.text(randomizer=LAPLACE).replace("slots = 6", "slots = 24000").replace("12", "3")
-LONG_OPTIONS = ["--evaluations", "100", "--clients", "24000", "--reuse-clients", "--out", "out"]
+LONG = tiny.text(randomizer=LAPLACE).replace("slots = 6", "slots = 2400").replace("12", "3")
+LONG_OPTIONS = ["--evaluations", "100", "--clients", "2400", "--reuse-clients", "--out", "out"]
+WAITS_FOR_CTRL_C = """
+import time
+from checkins.cli.main import main
+from checkins.simulation.workers import Job
+
+run = Job.run
+
+def run_until_stopped(job, *, on_progress, cache):
+    def report(slots, metrics):
+        going_on = on_progress(slots, metrics)
+        while going_on and slots > 0:
+            time.sleep(0.02)
+            going_on = on_progress(slots, metrics)
+        return going_on
+
+    return run(job, on_progress=report, cache=cache)
+
+Job.run = run_until_stopped  # in the processes of workers too, which import this file
+if __name__ == "__main__":
+    main()
+"""
+"""The command, but once a simulation has trained in some slots it only waits to be stopped.
+
+A fast machine would otherwise be done before anybody has pressed Ctrl-C."""
 
 
 def start_and_interrupt(folder: Path, *options: str) -> tuple[int, str, str]:
     """Begin, wait until a bar has moved, press Ctrl-C; the exit code, output, errors."""
     terminal, ours = pty.openpty()
+    (folder / "waits.py").write_text(WAITS_FOR_CTRL_C)
     process = subprocess.Popen(
-        [CHECKINS, "simulate", "long.toml", *LONG_OPTIONS, *options],
+        [sys.executable, "waits.py", "simulate", "long.toml", *LONG_OPTIONS, *options],
         cwd=folder,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
@@ -483,7 +507,7 @@ def start_and_interrupt(folder: Path, *options: str) -> tuple[int, str, str]:
                 seen += os.read(terminal, 65536).decode(errors="replace")
             except OSError:  # the other end is closed
                 break
-            if not sent and re.search(r" [1-9][\d,]*/24,000", seen):
+            if not sent and re.search(r" [1-9][\d,]*/2,400", seen):
                 os.killpg(process.pid, signal.SIGINT)  # as a terminal does
                 sent = True
         out = process.stdout.read().decode() if process.stdout else ""
@@ -522,7 +546,7 @@ def test_ctrl_c_leaves_a_partial_result_and_resume_ends_bit_identical(
     assert "so far" in out
     partial = only_object((folder / "out" / "result.json").read_text())
     assert partial["complete"] is False
-    assert 0 < partial["slots"] < 24_000
+    assert 0 < partial["slots"] < 2400
     assert 1 <= len(partial["seeds"]) <= seeds  # one of them may not have begun
     here = ["--seeds", str(seeds), "--workers", "1"]
     done = checkins("simulate", "long.toml", *LONG_OPTIONS, *here, "--resume", "--json")
