@@ -8,12 +8,15 @@ from checkins.accounting import (
     GaussianNoise,
     LocalRandomizer,
     NoiseAt,
+    NoiseStrategy,
     Population,
     Protocol,
 )
 from checkins.campaign import Budget, Campaign, RandomizerConfig, RandomizerKind
 
 ADD_REMOVE, REPLACE_ONE = Adjacency.ADD_REMOVE, Adjacency.REPLACE_ONE
+BANDS = NoiseStrategy((12, 6, 5, 4), bits=4)
+"""Noise that is correlated across four slots."""
 
 
 def pure(
@@ -65,6 +68,7 @@ def gaussian(
     averaged: bool = False,
     least_reports: int | None = None,
     repeats: int = 1,
+    strategy: NoiseStrategy | None = None,
 ) -> Campaign:
     choice = RandomizerConfig(RandomizerKind.GAUSSIAN, clip=1.0)
     protocol = Protocol.AVERAGED if averaged else Protocol.FIXED
@@ -72,7 +76,7 @@ def gaussian(
         Protocol.SLIDING if window is not None else protocol,
         slots=slots,
         participation=participation,
-        randomizer=GaussianNoise(noise, at),
+        randomizer=GaussianNoise(noise, at, strategy),
         capacity=capacity,
         window=window,
         population=population,

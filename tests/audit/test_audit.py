@@ -15,7 +15,7 @@ from checkins.audit.audit import certificate_at
 from checkins.audit.report import POWERFUL_SHARE, CertificateCheck
 from checkins.campaign import Campaign, RandomizerKind
 from checkins.errors import InvalidValue
-from tests.audit.campaigns import REPLACE_ONE, gaussian, pure
+from tests.audit.campaigns import BANDS, REPLACE_ONE, gaussian, pure
 from tests.soak import SOAK
 
 SURE = 1.0 - 1e-11
@@ -102,6 +102,11 @@ CORRECT = {
     "client": gaussian(1.0, slots=4, capacity=2, at=NoiseAt.CLIENT),
     "declared": gaussian(1.0, slots=4, capacity=40, population=Population(10, 30)),
     "twice": pure(1.0, slots=3, repeats=2),
+    "correlated": gaussian(1.0, slots=8, strategy=BANDS),
+    "correlated, other data": gaussian(
+        1.0, slots=6, strategy=BANDS, adjacency=REPLACE_ONE, participation=0.5
+    ),
+    "correlated, twice": gaussian(1.0, slots=6, strategy=BANDS, repeats=2),
 }
 
 

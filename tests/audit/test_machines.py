@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from checkins.accounting import Adjacency
+from checkins.accounting import Adjacency, NoiseStrategy
 from checkins.audit.adversary import (
     LIKELIHOOD_RATIO,
     Scenario,
@@ -53,6 +53,7 @@ from checkins.protocol.participant import Outcome, participant_of
 from checkins.protocol.report import Report
 from checkins.protocol.rules import sampler_of
 from checkins.randomizers import Gaussian, Laplace, RandomizedResponse
+from tests.audit.campaigns import BANDS
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 FAULTS = {
@@ -141,6 +142,29 @@ def test_nothing_remains_on_the_disks_after_the_end(quiet: Campaign) -> None:
     assert (device.slot, device.receipt, device.report) == (None, None, None)
     assert seen.server_disk.slot is not None
     assert not seen.server_disk.slot.receipts_by_token
+    assert seen.server_disk.exact_sums == ()
+
+
+def test_the_adversary_computes_the_totals_of_the_ledger_from_the_models() -> None:
+    """The noise of the noisy sums is correlated; that of the totals is independent."""
+    audit = prepare_audit(server_noise(slots=6, noise=1.0, delta=0.01, strategy=BANDS))
+    adversary, server = audit._adversary, audit.servers[0]
+    sampler = audit.sampler
+    run = MachineRun(
+        server,
+        sampler,
+        {CANARY: participant_of(audit.campaign)},
+        lambda token: Report.from_device(sampler.encode(np.ones(2))),
+        ORDINARY_FAULTS,
+    )
+    observed = run.run()
+    noisy = {slot: [float(y[-1]) for y in ys] for slot, ys in adversary._sums(observed).items()}
+    grid = audit.campaign.release_grid
+    assert grid is not None
+    for closing in observed.closings:
+        assert closing.total is not None
+        (total,) = adversary._with_independent_noise(noisy)[closing.slot]
+        assert total == pytest.approx(float(closing.total[-1]) * grid, abs=1e-9)
 
 
 def test_a_small_campaign_has_as_much_noise_in_a_slot() -> None:
@@ -183,21 +207,26 @@ def test_the_examples_can_be_audited(example: str) -> None:
         averaged_updates(slots=2, contributors=4, local_epsilon=2.0, delta=0.01),
         laplace_noise(slots=3, local_epsilon=1.0, delta=0.01, capacity=2),
         server_noise(slots=3, noise=1.0, delta=0.01, participation=0.5),
+        server_noise(slots=6, noise=1.0, delta=0.01, strategy=BANDS),
     ],
-    ids=["sliding", "averaged", "laplace", "participation"],
+    ids=["sliding", "averaged", "laplace", "participation", "correlated"],
 )
 def test_every_protocol_can_be_audited(campaign: Campaign) -> None:
     for trials in run_trials(shrunk_campaign(campaign), runs=20):
         assert np.isfinite(trials.scores_with).all()
 
 
-def test_the_likelihood_ratio_has_mean_one_without_the_canary() -> None:
+@pytest.mark.parametrize("strategy", [None, BANDS], ids=["independent", "correlated"])
+def test_the_likelihood_ratio_has_mean_one_without_the_canary(
+    strategy: NoiseStrategy | None,
+) -> None:
     """E_Q[f] = 1, see docs/theory/one-likelihood-ratio.md.
 
     A mean of 2,000 runs is off by more than 8 deviations with probability below 1e-9, because f is
     at most exp(4) here, except with probability below 1e-12.
     """
-    audit = prepare_audit(server_noise(slots=3, noise=2.0, delta=1e-3), faults=NO_FAULTS)
+    campaign = server_noise(slots=3, noise=2.0, delta=1e-3, strategy=strategy)
+    audit = prepare_audit(campaign, faults=NO_FAULTS)
     ratios = np.exp([audit.scores(present=False)[LIKELIHOOD_RATIO] for _ in range(2000)])
     assert abs(ratios.mean() - 1.0) < 8.0 * ratios.std() / np.sqrt(ratios.size)
 

@@ -15,7 +15,7 @@ from checkins.accounting import Adjacency
 from checkins.audit.audit import certificate_at
 from checkins.audit.one_run import GuessedBound, OneRunAudit, tail_probability
 from checkins.errors import InvalidValue, NotCovered
-from tests.audit.campaigns import gaussian, pure
+from tests.audit.campaigns import BANDS, gaussian, pure
 
 
 def written_out(correct: int, guesses: int, canaries: int, epsilon: float, delta: float) -> float:
@@ -122,12 +122,14 @@ CAMPAIGNS = {
     ),
     "sliding": pure(3.0, slots=20, window=5, capacity=20, delta=1e-6),
     "twice": gaussian(0.5, slots=3, delta=1e-6, repeats=2),
+    "correlated": gaussian(0.5, slots=6, delta=1e-6, strategy=BANDS),
+    "correlated, loud": gaussian(0.25, slots=4, delta=1e-6, strategy=BANDS),
 }
 
 
 @pytest.mark.parametrize("name", CAMPAIGNS)
 def test_a_correct_run_never_contradicts_its_certificate(name: str) -> None:
-    """Ten campaigns; a fresh seed fails with probability below 1e-10 for each."""
+    """Twelve campaigns; a fresh seed fails with probability below 1e-10 for each."""
     campaign = CAMPAIGNS[name]
     attack = OneRunAudit.of(campaign, canaries=300)
     bounds = attack.bounds(deltas=[1e-6], failure=1e-10, generator=np.random.default_rng(5))
@@ -135,7 +137,7 @@ def test_a_correct_run_never_contradicts_its_certificate(name: str) -> None:
     assert max(bound.epsilon for bound in bounds) <= certified
 
 
-@pytest.mark.parametrize("name", ["loud", "opposites"])
+@pytest.mark.parametrize("name", ["loud", "opposites", "correlated, loud"])
 def test_little_noise_is_seen_in_one_run(name: str) -> None:
     attack = OneRunAudit.of(CAMPAIGNS[name])
     bounds = attack.bounds(deltas=[1e-6], failure=1e-4, generator=np.random.default_rng(5))

@@ -37,7 +37,7 @@ from checkins.protocol.rehearsal import Rehearsal, rehearse
 from checkins.protocol.report import Report, ReportChecks
 from checkins.protocol.rules import FixedWindow, Rules, window_of
 from checkins.protocol.server import Server
-from tests.audit.campaigns import REPLACE_ONE, gaussian, pure
+from tests.audit.campaigns import BANDS, REPLACE_ONE, gaussian, pure
 
 RUNS = 40
 CANARY = "z"  # its receipt is the last of its slot
@@ -88,7 +88,7 @@ def rehearsed(
         design,
         affordable=design.slots,
         report_checks=ReportChecks(dimension, None, simulated=True),
-        update=ModelUpdate(0.1),
+        update=ModelUpdate(0.1, strategy=campaign.strategy),
     )
     everyone = dict(others)
     wakes = None if design.window is None else {CANARY: design.window}
@@ -120,6 +120,12 @@ SUMS = {
     ),
     "sliding": gaussian(1.0, slots=9, window=4, capacity=2),
     "sliding near the end": gaussian(1.0, slots=5, window=4),
+    "correlated": gaussian(1.0, slots=6, strategy=BANDS),
+    "correlated, other data": gaussian(
+        1.0, slots=3, strategy=BANDS, adjacency=REPLACE_ONE, participation=0.7
+    ),
+    "correlated, with a capacity": gaussian(1.0, slots=4, capacity=2, strategy=BANDS),
+    "correlated, sliding": gaussian(1.0, slots=9, window=4, strategy=BANDS),
 }
 
 
@@ -134,6 +140,7 @@ def test_sums_of_the_same_draws_are_the_machines_sums(name: str) -> None:
             update=canary.update,
             other_update=canary.other_update,
             capacity=canary.run.capacity,
+            coefficients=canary.run.coefficients,
         )
         for run in range(RUNS):
             for half, data in zip(seen, (canary.update, canary.other_update), strict=True):
@@ -149,10 +156,11 @@ def machine_sums(
     warm = 0 if campaign.design.window is None else campaign.design.window - 1
     at_server = campaign.noise_at is NoiseAt.SERVER
     report_count = 1 if at_server else parameters.capacity or 1
+    units = 1 if campaign.strategy is None else 2**campaign.strategy.bits  # of the release grid
 
     def noise(slot: int) -> float:
         inside = 0 <= slot - 1 - warm < parameters.slots
-        return float(draws.noise[run, slot - 1 - warm]) / report_count if inside else 0.0
+        return units * float(draws.noise[run, slot - 1 - warm]) / report_count if inside else 0.0
 
     checks_in = bool(draws.canary_draws.checks_in[run])
     place = int(draws.canary_draws.slot[run])
@@ -172,7 +180,7 @@ def machine_sums(
         return report((update or 0.0) + (0.0 if at_server else noise(slot)))
 
     rehearsal = rehearsed(campaign, dice, train, others, canary=data is not None)
-    return totals(rehearsal, campaign, parameters)[:, 0]
+    return totals(rehearsal, campaign, parameters)[:, 0] / units
 
 
 RESPONSES = {
@@ -312,20 +320,25 @@ def test_a_score_is_the_likelihood_ratio(name: str) -> None:
     assert abs(weighted.mean() - told.mean()) < 7 * spread
 
 
-def test_the_ratio_of_sums_is_that_of_the_densities() -> None:
-    """Against the densities of all sums, mixed over coin, slot and choice, written out."""
+@pytest.mark.parametrize("c", [(1.0,), (0.75, 0.5), (0.7, 0.5, 0.3, 0.2)])
+def test_the_ratio_of_sums_is_that_of_the_densities(c: tuple[float, ...]) -> None:
+    """Against the densities of all totals, mixed over coin, slot and choice, written out."""
+    from scipy.linalg import toeplitz
     from scipy.stats import norm
 
-    parameters = RunParameters(slots=3, drawable_slots=3, participation=0.6, capacity=2, repeats=1)
+    parameters = RunParameters(
+        slots=3, drawable_slots=3, participation=0.6, capacity=2, repeats=1, coefficients=c
+    )
     loads, deviation = SlotLoads(np.array([[2, 1, 0]]), -1.0), 0.8
     sums = np.random.default_rng(1).normal(size=(5, 3))
-    base = np.array([-2.0, -1.0, 0.0])
+    matrix = toeplitz([*c, 0.0, 0.0][:3], np.zeros(3))
+    base = matrix @ [-2.0, -1.0, 0.0]
     shift, chance = np.array([2.0, 1.0, 1.0]), np.array([2 / 3, 1.0, 1.0])
     missing = norm.pdf(sums, base, deviation).prod(axis=1)
     present = 0.4 * missing
     for slot in range(3):
         moved = base.copy()
-        moved[slot] += shift[slot]
+        moved += matrix[:, slot] * shift[slot]
         there = norm.pdf(sums, moved, deviation).prod(axis=1)
         present += 0.6 / 3 * (chance[slot] * there + (1 - chance[slot]) * missing)
     found = sum_log_ratio(sums, loads, GaussianSum(deviation), 1.0, parameters)
