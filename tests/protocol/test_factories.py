@@ -96,6 +96,7 @@ def played(of: Campaign, clients: int = 20) -> Rehearsal:
 
 
 SERVER_NOISE = GAUSSIAN.replace("client", "server")
+CORRELATED_NOISE = f"{SERVER_NOISE}, noise = {{ bits = 4, numerators = [12, 6, 5, 4] }}"
 LAPLACE = 'kind = "laplace", local_epsilon = 2.0, clip = 1.0, grid = 1e-3'
 REPLACE = 'epsilon = 50.0, delta = 1e-6, adjacency = "replace-one", population = [10, 1000]'
 
@@ -107,6 +108,8 @@ REPLACE = 'epsilon = 50.0, delta = 1e-6, adjacency = "replace-one", population =
         (FIXED, LAPLACE, None),
         (FIXED.replace("capacity = 2", 'capacity = "all"'), SERVER_NOISE, None),
         (FIXED, SERVER_NOISE, None),
+        (FIXED.replace("capacity = 2", 'capacity = "all"'), CORRELATED_NOISE, None),
+        (FIXED.replace('"fixed"', '"sliding"') + ", window = 3", CORRELATED_NOISE, None),
         ('kind = "averaged", slots = 6, participation = 1.0', LAPLACE, REPLACE),
         (FIXED.replace('"fixed"', '"sliding"') + ", window = 3", GAUSSIAN, None),
     ],
