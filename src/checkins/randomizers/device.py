@@ -176,7 +176,6 @@ class DeviceSampler:
     dimension: int
     noise_grid: Grid | None = None
     _noise: SymmetricNoise | RoundedResponse = field(init=False, repr=False, compare=False)
-    _server_noise: SymmetricNoise | None = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         validate.one_of(Grid, grid=self.grid)
@@ -184,11 +183,9 @@ class DeviceSampler:
         require_dimension(self.randomizer, self.dimension)
         validate.one_of((Grid, type(None)), noise_grid=self.noise_grid)
         noise: SymmetricNoise | RoundedResponse
-        server_noise = None
         match self.randomizer:
             case Gaussian() | Laplace():
                 noise = self.grid.noise(self.randomizer)
-                server_noise = (self.noise_grid or self.grid).noise(self.randomizer)
             case RandomizedResponse():
                 if self.grid.step != 1.0:
                     raise InvalidValue("grid", self.grid.step, "must be 1 for randomized response")
@@ -196,7 +193,6 @@ class DeviceSampler:
             case _:
                 raise no_device_sampler_error(self.randomizer)
         object.__setattr__(self, "_noise", noise)
-        object.__setattr__(self, "_server_noise", server_noise)
 
     @property
     def most_units(self) -> int:
@@ -238,9 +234,10 @@ class DeviceSampler:
 
         Raises InvalidValue for randomized response.
         """
-        if self._server_noise is None:
+        if not isinstance(self.randomizer, Gaussian | Laplace):
             raise self._no_noise_error()
-        return self._server_noise.draw(self.dimension, _RANDOMNESS).astype(np.int64)
+        noise = (self.noise_grid or self.grid).noise(self.randomizer)
+        return noise.draw(self.dimension, _RANDOMNESS).astype(np.int64)
 
     def _clipped(self, update: npt.ArrayLike) -> Units:
         if not isinstance(self.randomizer, Gaussian | Laplace):
