@@ -15,6 +15,7 @@ from checkins.service.runs import slot_transitions
 from checkins.service.store import ledgers, past_sums, run_state, schema
 from checkins.service.store.database import Database
 from checkins.service.store.rollback_detection import ProgressFile, RolledBack, progress_of
+from checkins.service.store.run_state import RunSpec
 from tests.support.campaigns import BANDS, CORRELATED, EVERYONE, campaign
 from tests.support.store import House, total_of
 
@@ -159,10 +160,9 @@ def test_a_store_that_lost_its_exact_sums_closes_no_slot(house: House) -> None:
     assert house.everything() == before
 
 
-def test_invariant_16_a_backup_has_no_exact_sum_and_is_priced_as_the_whole_run(
-    tmp_path: Path,
-) -> None:
-    house = House(f"sqlite:///{tmp_path}/x.db", tmp_path)
+def secret_house(folder: Path) -> tuple[House, RunSpec, bytes]:
+    """A store whose first slot is closed, and the bytes of the exact sum of that slot."""
+    house = House(f"sqlite:///{folder}/x.db", folder)
     spec = house.open(campaign(**CORRELATED))
     house.begin(spec, 1)
     house.check_in(spec, 1)
@@ -171,8 +171,25 @@ def test_invariant_16_a_backup_has_no_exact_sum_and_is_priced_as_the_whole_run(
     for receipt in house.chosen(spec):
         house.report(spec, 1, receipt, units)
     house.close(spec, 1)
+    return house, spec, units.astype("<i8").tobytes()
+
+
+def test_invariant_16_no_byte_of_a_sum_that_is_not_needed_is_in_the_files(tmp_path: Path) -> None:
+    house, spec, secret = secret_house(tmp_path)
+    held = []
+    for slot in (1, 2, 3, 4):
+        house.close(spec, slot)
+        house.database.checkpoint()
+        held.append(any(secret in path.read_bytes() for path in tmp_path.glob("x.db*")))
+    assert held == [True, True, True, False]
+    house.database.close()
+
+
+def test_invariant_16_a_backup_has_no_exact_sum_and_is_priced_as_the_whole_run(
+    tmp_path: Path,
+) -> None:
+    house, spec, secret = secret_house(tmp_path)
     house.database.checkpoint()
-    secret = units.astype("<i8").tobytes()
     assert secret in (tmp_path / "x.db").read_bytes()
     backup.back_up(house.url, tmp_path / "copy.db")
     assert secret not in (tmp_path / "copy.db").read_bytes()
