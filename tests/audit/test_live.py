@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from checkins.accounting import NoiseStrategy
 from checkins.audit.live import LiveSettings, audit_live
 from checkins.audit.report import Verdict
 from checkins.errors import InvalidValue
+from tests.audit.campaigns import BANDS
 from tests.soak import SOAK, only_in_soak
 from tools import leak_mutants
 from tools.leak_mutant_list import LIVE
@@ -21,7 +23,12 @@ def test_live_settings_have_campaigns_and_canaries() -> None:
 
 
 @pytest.mark.slow
-def test_a_correct_coordinator_is_not_contradicted() -> None:
+@pytest.mark.parametrize(
+    "strategy",
+    [None, pytest.param(BANDS, marks=only_in_soak)],
+    ids=["independent", "correlated"],
+)
+def test_a_correct_coordinator_is_not_contradicted(strategy: NoiseStrategy | None) -> None:
     """A false positive has probability at most 1e-10. With so few runs the audit has the power to
     find noise that is missing, and no more.
 
@@ -30,7 +37,11 @@ def test_a_correct_coordinator_is_not_contradicted() -> None:
     with leak_mutants.coordinator(leak_mutants.ROOT / "src") as (url, operator):
         campaigns = 2 if SOAK else 1
         many = LiveSettings(
-            campaigns=campaigns, canaries=120 // campaigns, concurrency=campaigns, confidence=SURE
+            campaigns=campaigns,
+            canaries=120 // campaigns,
+            concurrency=campaigns,
+            confidence=SURE,
+            strategy=strategy,
         )
         found = audit_live(url, many, operator_token=operator)
         assert found.verdict is Verdict.CONSISTENT, found

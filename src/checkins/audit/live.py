@@ -26,10 +26,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from checkins import validate
-from checkins.accounting import Adjacency, Design, GaussianNoise, NoiseAt, Protocol
+from checkins.accounting import (
+    Adjacency,
+    Design,
+    GaussianNoise,
+    NoiseAt,
+    NoiseStrategy,
+    Protocol,
+)
 from checkins.audit.bounds import Trials, lower_bounds
 from checkins.audit.one_run import guessed_bounds
-from checkins.audit.releases import GaussianSum
+from checkins.audit.releases import GaussianSum, slot_log_ratios
 from checkins.audit.report import Verdict
 from checkins.campaign import Budget, Campaign, Optimizer, Schedule, campaign_text
 from checkins.campaign.randomizer_config import RandomizerConfig, RandomizerKind
@@ -76,7 +83,8 @@ class LiveSettings:
     is opened. ``delta`` times the number of all canaries must be far below 1 − ``confidence``,
     because otherwise the guesses cannot prove a positive lower bound on epsilon. If ``capacity`` is
     a number, devices add the noise, and the server draws dummy reports to fill the slots. If it is
-    None, the server adds the noise to the sum of all reports.
+    None, the server adds the noise to the sum of all reports, and correlates it across slots by
+    ``strategy``, unless that is None.
     """
 
     campaigns: int
@@ -90,6 +98,7 @@ class LiveSettings:
     choose_s: float = 0.5
     lead_s: float = 4.0
     confidence: float = CONFIDENCE
+    strategy: NoiseStrategy | None = None
 
     def __post_init__(self) -> None:
         validate.count(campaigns=self.campaigns, most=100_000)
@@ -101,6 +110,11 @@ class LiveSettings:
     def slot_noise(self) -> float:
         """Standard deviation of the noise in the sum of a slot, in units of the clip norm."""
         return self.noise_multiplier * math.sqrt(self.capacity or 1)
+
+    @property
+    def coefficients(self) -> tuple[float, ...]:
+        """The weights of a slot's sum in the totals of this slot and of the following slots."""
+        return (1.0,) if self.strategy is None else self.strategy.coefficients
 
     def coins(self, number: int) -> NDArray[np.bool_]:
         """Return which canaries take part in campaign ``number``.
@@ -115,7 +129,7 @@ class LiveSettings:
     def campaign(self, start: datetime) -> Campaign:
         """Return a new campaign with its own population."""
         noise_at = NoiseAt.SERVER if self.capacity is None else NoiseAt.CLIENT
-        noise = GaussianNoise(self.noise_multiplier, noise_at)
+        noise = GaussianNoise(self.noise_multiplier, noise_at, self.strategy)
         name = f"audit-{secrets.token_hex(8)}"
         columns = tuple(f"c{number}" for number in range(self.canaries))
         data = DataFile("audit.csv", "client", "label", columns, ((0.0, 1.0),) * self.canaries, 2)
@@ -273,9 +287,10 @@ class _Coordinator:
             )
             await swarm.run(tally)
         await self._wait_for_end(view["id"])
-        sums = await self._sums(view["id"])
-        ratios = GaussianSum(self.settings.slot_noise).log_ratio(sums, np.ones(1))
-        scores = np.logaddexp.reduce(ratios[:, : self.settings.canaries], axis=0)
+        totals = (await self._totals(view["id"])).T[: self.settings.canaries]
+        noise = GaussianSum(self.settings.slot_noise)
+        ratios = slot_log_ratios(noise, totals, np.ones(1), self.settings.coefficients)
+        scores = np.logaddexp.reduce(ratios, axis=1)
         failed = {"failed": tally.failures.total()} if tally.failures else {}
         outcomes = {name: count for name, count in tally.outcomes.items() if count} | failed
         return _FinishedCampaign(float(view["certificate"]["epsilon"]), coins, scores, outcomes)
@@ -324,8 +339,8 @@ class _Coordinator:
                     return
                 await asyncio.sleep(POLL_S)
 
-    async def _sums(self, run: str) -> NDArray[np.float64]:
-        """Return the sum of each slot from the ledger, in units of the clip norm.
+    async def _totals(self, run: str) -> NDArray[np.float64]:
+        """Return the total of each slot from the ledger, in units of the clip norm.
 
         Raise InvalidLedger if the hash chain of the ledger is broken.
         """
@@ -334,12 +349,13 @@ class _Coordinator:
         path = wire.LEDGER_PATH.format(run=run)
         request = Request(RequestKind.LEDGER, "GET", path, TIMEOUT_S, max_bytes=max_bytes)
         _, body = await fetch_async(self.http, request)
-        ledger, sums = Ledger(), []
+        bits = 0 if self.settings.strategy is None else self.settings.strategy.bits
+        step, ledger, totals = math.ldexp(GRID, -bits), Ledger(), []
         for line in body.splitlines(keepends=True):
             ledger, entry = ledger.read(line)
             if isinstance(entry, SlotClosed):
                 total = entry.numbers()
                 if total is None:
                     raise LiveFailed(f"slot {entry.slot} of run {run} has no sum in the ledger")
-                sums.append(total * (GRID / CLIP))
-        return np.array(sums)
+                totals.append(total * (step / CLIP))
+        return np.array(totals)
