@@ -115,7 +115,9 @@ def shared_slots() -> Section:
         "Slots with a capacity and noise at the clients, replace-one: the interval and its"
         " processor time",
         "Over noise 0.3 to 10 of a slot, 10 to 100,000 slots and delta 1e-5 to 1e-12, the lower and"
-        " the upper bound are within 1%, and a certificate takes at most 1 s.",
+        " the upper bound are within 1%, and a certificate takes at most 1 s. Without a declared"
+        " population, the lower bound is of a client among others in chosen slots. With it, the"
+        " client is alone.",
         widest_all < 0.01 and slowest_all <= 1.0,
         ("capacity", "largest population", "widest interval", "slowest"),
         rows,

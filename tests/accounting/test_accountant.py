@@ -25,6 +25,7 @@ from checkins.accounting.accountant import (
     loss_distribution,
 )
 from checkins.accounting.certificate import Alternative, Certificate
+from checkins.accounting.comparisons import comparisons
 from checkins.accounting.design import (
     Adjacency,
     Design,
@@ -889,14 +890,12 @@ def test_a_sum_of_pure_reports_has_the_lower_end_of_a_slot_for_each() -> None:
 
 
 def test_more_reports_than_the_accountant_covers_are_not_compared_with_a_shuffle() -> None:
-    """10**9 slots of 10**4 reports are certified, but a shuffle of 10**13 reports is not."""
+    """Shuffling 10**12 slots of 100 reports would take terabytes of memory."""
     design = Design(
         Protocol.FIXED,
-        slots=10**9,
+        slots=10**12,
         participation=1.0,
         randomizer=LocalRandomizer(4.0),
-        capacity=10**4,
+        capacity=100,
     )
-    found = certify(design, delta=1e-6, adjacency=Adjacency.REPLACE_ONE)
-    assert found.epsilon < 1e-4
-    assert not any("shuffl" in other.method for other in found.alternatives)
+    assert not list(comparisons(design, Adjacency.REPLACE_ONE, campaigns=1, delta=1e-6))
