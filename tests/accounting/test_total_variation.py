@@ -95,15 +95,9 @@ def test_what_is_left_and_what_is_charged_stay_within_delta(
 
 
 def test_a_certificate_states_the_variation_and_its_charge() -> None:
-<<<<<<< HEAD
     found = certified(PURE, ADD_REMOVE, 1.23e-20)
     (line,) = (line for line in found.assumptions if line.startswith(CHARGE))
     assert "is at most 1.3e-20, which adds" in line
-=======
-    found = priced(PURE, ADD_REMOVE, 1.23e-20)
-    (line,) = (line for line in found.assumptions if line.startswith(PAID))
-    assert "releases of this design is at most 1.3e-20," in line
->>>>>>> abceca7 (Certify more reports than can be compared with a shuffle, and describe bounds among other clients)
     assert found.variation == 1.23e-20
     charge = total_variation.charge(epsilon=found.epsilon, variation=1.23e-20)
     assert float(line.split("which adds ")[1].split(" to delta")[0]) >= charge
