@@ -39,7 +39,8 @@ _OFTEN = 0.01
 _NEVER = 1e-3
 """Probability of more than j full slots, relative to delta, for the larger number j."""
 _TAIL_SLACK, _MIN_TAIL = 1.0 + 1e-6, 1e-300  # of incomplete beta functions
-_PRECISION = 5e-4  # relative precision of a search
+_PRECISION = {Adjacency.ADD_REMOVE: 1e-6, Adjacency.REPLACE_ONE: 2e-4}
+"""Relative precisions of a search. Replace-one needs a new distribution for every epsilon."""
 _MAX_EPSILON = 200.0  # above it, the values of a replace-one ratio may not fit a double
 _ADD_REMOVE_CELLS, _REPLACE_ONE_CELLS = 512, 600
 """Numbers of grid cells of a certificate."""
@@ -156,7 +157,7 @@ class FewFullSlots:
             self.upper,
             delta,
             guess=guess,
-            precision=_PRECISION,
+            precision=_PRECISION[self.adjacency],
             stride=0.01,
             surely_above_at_zero=alone > 0.0,
         ).upper
