@@ -225,3 +225,43 @@ def test_a_sum_of_two_kinds_of_slots_is_never_below_the_exact_one(
     bound = upper_stop_loss(groups, threshold=threshold, resolution=400)
     if bound is not None:
         assert truth <= bound * (1 + 1e-9)
+
+
+# An adversary that chooses by the earlier output
+
+
+@pytest.mark.parametrize(("capacity", "epsilon"), [(1, 3.0), (100, 1.0), (100, 5.0)])
+def test_choosing_the_displaced_update_by_the_earlier_output_is_covered(
+    capacity: int, epsilon: float
+) -> None:
+    """Two full slots with noise 1. In the second, the others' update is the worst of 11.
+
+    The client's updates are 1 and -1. Delta is between the two bounds, and larger than if the
+    others have the same update in both slots.
+    """
+    output = np.linspace(-9.0, 9.0, 601)
+    weight, growth = capacity / (capacity + 1.0), math.exp(epsilon)
+
+    def density(mean: float) -> np.ndarray:
+        return np.exp(-((output - mean) ** 2) / 2) / math.sqrt(2 * math.pi)
+
+    def slot(update: float) -> tuple[np.ndarray, np.ndarray]:
+        """Return the probabilities and the ratios z of the output, if the others send this."""
+        base = density(update)
+        first, second = (1 - weight + weight * density(mean) / base for mean in (1.0, -1.0))
+        return base * (output[1] - output[0]), first - growth * second
+
+    slots = [slot(update) for update in np.linspace(-1.0, 1.0, 11)]
+
+    def calls(sums: np.ndarray) -> np.ndarray:
+        """Return E(sum + z)_+ of the second slot, for each of its updates and each sum."""
+        return np.array([[masses @ np.maximum(x + z, 0.0) for x in sums] for masses, z in slots])
+
+    adaptive, fixed = 0.0, 0.0
+    for masses, z in slots[::5]:
+        of_second_slot = calls(z)
+        adaptive = max(adaptive, 0.5 * float(of_second_slot.max(axis=0) @ masses))
+        fixed = max(fixed, 0.5 * float((of_second_slot @ masses).max()))
+    bounds = GaussianCampaign(1.0, 2, 1.0, capacity).divergence(REPLACE_ONE, delta=1e-4, cells=None)
+    assert fixed < adaptive <= bounds.upper(epsilon)
+    assert bounds.lower(epsilon) >= fixed * (1 - 2e-3)
