@@ -29,10 +29,10 @@ from checkins.accounting.exact.binomial import fair_shortfall, window
 from checkins.accounting.exact.dominating_pair import NO_LOSS, DominatingPair
 from checkins.accounting.exact.grid_distribution import TAIL_SHARE, Rounding, Side
 from checkins.accounting.exact.pure import PureCampaign
+from checkins.accounting.exact.report_laws import DiscreteRatio
 from checkins.accounting.exact.slot_ratio import (
     DEVIATES,
     AttainedRatio,
-    DiscreteRatio,
     FloatArray,
     SlotRatio,
 )
@@ -254,10 +254,9 @@ def _among_others(local_epsilon: float, capacity: int) -> DiscreteRatio:
     kept = logs > logs.max() - _TAIL_EXPONENT
     first, second, third, logs = first[kept], second[kept], third[kept], logs[kept]
     absent = first + b * second + third / b
-    values = (b * first + second + third / b) / absent
+    deviations = math.expm1(local_epsilon) * (first - second) / absent
     masses = np.exp(logs - logs.max()) * absent
-    order = np.argsort(values, kind="stable")
-    return DiscreteRatio(values[order], masses[order])
+    return DiscreteRatio(deviations, masses / masses.sum(), mean=1.0)
 
 
 @dataclass(frozen=True, slots=True)

@@ -85,6 +85,16 @@ class DiscreteRatio:
         index = np.searchsorted(self.deviations, x)
         return np.asarray(np.maximum(x * self._mass_below[index] - self._sum_below[index], 0.0))
 
+    def survival(self, t: FloatArray) -> FloatArray:
+        """Return Pr[X > t]."""
+        index = np.searchsorted(self.deviations, t - self.mean, side="right")
+        return np.asarray(self._mass_from[index])
+
+    def cdf(self, t: FloatArray) -> FloatArray:
+        """Return Pr[X <= t]."""
+        index = np.searchsorted(self.deviations, t - self.mean, side="right")
+        return np.asarray(self._mass_below[index])
+
     def likely_range(self, tolerance: float) -> tuple[float, float]:
         """Return two values outside which X has a mass of at most ``tolerance`` on each side."""
         low = int(np.searchsorted(self._mass_below[1:], tolerance))

@@ -164,49 +164,6 @@ class DilutedGaussian(DilutedRatio):
         return self.ratio.cdf(self._inner(t))
 
 
-class DiscreteRatio:
-    """A ratio with finitely many values, for example that of a slot's output in cells.
-
-    ``values`` increase. The masses are divided by their sum.
-
-    >>> float(DiscreteRatio(np.array([0.5, 1.5]), np.array([1.0, 1.0])).call(np.array([1.0]))[0])
-    0.25
-    """
-
-    def __init__(self, values: FloatArray, masses: FloatArray) -> None:
-        self._values, self._masses = values, masses / masses.sum()
-        self.mean, self.floor = float(self._values @ self._masses), float(values[0])
-        moments = self._masses * values
-        self._below = np.concatenate(([0.0], np.cumsum(self._masses)))
-        self._moments_below = np.concatenate(([0.0], np.cumsum(moments)))
-        self._above = np.append(np.cumsum(self._masses[::-1])[::-1], 0.0)
-        self._moments_above = np.append(np.cumsum(moments[::-1])[::-1], 0.0)
-
-    @property
-    def quantiles(self) -> FloatArray:
-        places = np.searchsorted(self._below[1:], ndtr(DEVIATES))
-        return np.asarray(self._values[np.minimum(places, len(self._values) - 1)])
-
-    def call(self, t: FloatArray) -> FloatArray:
-        first = np.searchsorted(self._values, t, side="right")
-        return np.asarray(np.maximum(self._moments_above[first] - t * self._above[first], 0.0))
-
-    def put(self, t: FloatArray) -> FloatArray:
-        count = np.searchsorted(self._values, t, side="left")
-        return np.asarray(np.maximum(t * self._below[count] - self._moments_below[count], 0.0))
-
-    def survival(self, t: FloatArray) -> FloatArray:
-        return np.asarray(self._above[np.searchsorted(self._values, t, side="right")])
-
-    def cdf(self, t: FloatArray) -> FloatArray:
-        return np.asarray(self._below[np.searchsorted(self._values, t, side="right")])
-
-    def likely_range(self, tolerance: float) -> tuple[float, float]:
-        lowest = int(np.count_nonzero(self._below[1:] < tolerance))
-        highest = int(np.count_nonzero(self._above[:-1] >= tolerance)) - 1
-        return float(self._values[lowest]), float(self._values[max(highest, lowest)])
-
-
 @dataclass(frozen=True, slots=True)
 class Envelope:
     """The smallest distribution above two others in convex order.
