@@ -8,6 +8,7 @@ CheckinsError
 │   ├── WrongPopulation  the number of clients contradicts the campaign or the data
 │   └── InvalidData      a data file cannot be read
 │       └── InvalidCell  a row, column or cell of the file is wrong
+├── MissingPackage       a package of an extra is not installed                  (exit 2)
 ├── ComputationFailed    this package could not compute a bound safely          (exit 1)
 ├── ProtocolViolation    the peer sent a message that the protocol does not allow now
 └── OutOfOrder           this package gave a state machine an event that it does not allow now
@@ -73,6 +74,23 @@ class InvalidData(InvalidValue):
 
 class InvalidCell(InvalidData):
     """A row, column or cell of a data file is wrong. ``name`` says which one."""
+
+
+class MissingPackage(CheckinsError, ModuleNotFoundError):
+    """A package that only some roles need is not installed. The message says what to install.
+
+    >>> print(MissingPackage("checkins.accounting", "scipy", "accounting"))
+    checkins.accounting needs scipy, which is not installed: pip install 'checkins[accounting]'
+    """
+
+    def __init__(self, needed_by: str, package: str, extra: str) -> None:
+        self.needed_by, self.extra = needed_by, extra
+        problem = f"{needed_by} needs {package}, which is not installed"
+        super().__init__(f"{problem}: pip install 'checkins[{extra}]'", name=package)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """Return the constructor and its arguments, so that the error can be pickled."""
+        return type(self), (self.needed_by, self.name, self.extra)
 
 
 class ComputationFailed(CheckinsError, ArithmeticError):

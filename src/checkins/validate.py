@@ -11,11 +11,9 @@ checkins.errors.InvalidValue: delta = nan: must lie strictly between 0 and 1
 
 from __future__ import annotations
 
-import importlib
 import math
 from collections.abc import Callable
 from numbers import Integral, Real
-from typing import Any
 
 from checkins.errors import InvalidValue
 
@@ -112,22 +110,3 @@ def make_floats(frozen: object, *names: str) -> None:
     """Convert the named attributes of a frozen object to floats. They must be numbers."""
     for name in names:
         object.__setattr__(frozen, name, float(getattr(frozen, name)))
-
-
-def import_optional(name: str, *, extra: str, value: str, setting: str = "data") -> Any:
-    """Import the optional package ``name``. If it is missing, the error says how to install it.
-
-    ``extra`` is the extra of checkins that contains the package. ``setting = value`` is the setting
-    that needs the package.
-
-    >>> import_optional("no_such_package", extra="data", value="patients")
-    Traceback (most recent call last):
-        ...
-    checkins.errors.InvalidValue: data = 'patients': needs no_such_package, ... 'checkins[data]'
-    """
-    try:
-        return importlib.import_module(name)
-    except ImportError as error:
-        missing = error.name or name
-        problem = f"needs {missing}, which is not installed: pip install 'checkins[{extra}]'"
-        raise InvalidValue(setting, value, problem) from error

@@ -14,6 +14,9 @@ import checkins
 
 ROOT = Path(__file__).resolve().parents[2]
 LARGEST_BYTES = 1_000_000
+HOME = "https://github.com/checkins-dp/checkins"
+"""The public home of the project, which metadata, citation and security policy name."""
+PAPER = "https://arxiv.org/abs/2007.06605"
 LOCK_FILES = {
     "Pipfile.lock",
     "package-lock.json",
@@ -30,6 +33,37 @@ PACKAGE_ADDRESS = re.compile(
     re.IGNORECASE,
 )
 MACHINE_PATH = re.compile(r"(?<![\w.~<{$-])/(?:work|root|home|Users)/\w")
+
+
+CONSTRAINTS = sorted((ROOT / "constraints").glob("*.txt"))
+
+
+def plain(name: str) -> str:
+    """A distribution's name as the package index compares it."""
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def pins(file: str) -> dict[str, str]:
+    """The versions in a file of ``constraints``, by the name of the distribution."""
+    text = (ROOT / "constraints" / f"{file}.txt").read_text(encoding="utf-8")
+    return {plain(name): it for name, it in re.findall(r"^([\w.-]+)==(.+)$", text, re.MULTILINE)}
+
+
+def distributions_of(extra: str) -> set[str]:
+    """What an extra installs directly, with the base and the extras of ours that it contains."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    found, waiting = set(), [*project["dependencies"], f"checkins[{extra}]"]
+    while waiting:
+        name, extras = re.match(r"([\w.-]+)(?:\[([\w,-]+)\])?", waiting.pop()).groups()
+        if name != "checkins":
+            found.add(plain(name))
+        elif extras:
+            waiting += [
+                requirement
+                for each in extras.split(",")
+                for requirement in project["optional-dependencies"][each]
+            ]
+    return found
 
 
 def repository_files() -> list[Path]:
@@ -67,9 +101,18 @@ def test_no_file_says_where_packages_are_downloaded_from() -> None:
     assert matches(PACKAGE_ADDRESS) == []
 
 
-@pytest.mark.parametrize("name", ["Makefile", "pyproject.toml", ".ci/run", "constraints/dev.txt"])
+@pytest.mark.parametrize(
+    "name", ["Makefile", ".ci/run", *(f"constraints/{path.name}" for path in CONSTRAINTS)]
+)
 def test_what_installs_packages_holds_no_address(name: str) -> None:
     assert "://" not in (ROOT / name).read_text(encoding="utf-8")
+
+
+def test_only_the_urls_of_the_project_are_addresses_in_pyproject() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    urls = project["project"].pop("urls")
+    assert "://" not in repr(project)
+    assert all(url.startswith((HOME, PAPER)) for url in urls.values())
 
 
 def test_no_file_holds_a_path_of_one_machine() -> None:
@@ -85,23 +128,25 @@ def test_there_is_no_lock_file() -> None:
     assert [path for path in repository_files() if path.name in LOCK_FILES] == []
 
 
-def test_constraints_are_plain_pins() -> None:
-    lines = (ROOT / "constraints" / "dev.txt").read_text(encoding="utf-8").splitlines()
-    pins = [line for line in lines if line and not line.startswith("#")]
-    assert pins
-    assert [pin for pin in pins if not re.fullmatch(r"[\w.-]+==[\w.+!]+", pin)] == []
+@pytest.mark.parametrize("file", CONSTRAINTS, ids=lambda path: path.stem)
+def test_constraints_are_plain_pins(file: Path) -> None:
+    lines = [line for line in file.read_text(encoding="utf-8").splitlines() if line]
+    assert [line for line in lines if not re.match(r"#|[\w.-]+==[\w.+!]+$", line)] == []
+    assert pins(file.stem)
 
 
-def test_every_dependency_of_a_contributor_is_pinned() -> None:
-    def plain(name: str) -> str:
-        return re.sub(r"[-_.]+", "-", name).lower()
+@pytest.mark.parametrize(
+    ("file", "extra"), [("dev", "dev"), ("all", "all"), ("flower", "flower"), ("dev", "bench")]
+)
+def test_every_dependency_of_an_environment_is_pinned(file: str, extra: str) -> None:
+    assert distributions_of(extra) - pins(file).keys() == set()
 
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    wanted = [*project["dependencies"], *project["optional-dependencies"]["dev"]]
-    names = {plain(re.match(r"[\w.-]+", requirement)[0]) for requirement in wanted}
-    text = (ROOT / "constraints" / "dev.txt").read_text(encoding="utf-8")
-    pinned = {plain(name) for name in re.findall(r"^([\w.-]+)==", text, re.MULTILINE)}
-    assert names - pinned == set()
+
+def test_pins_agree() -> None:
+    """Users and contributors get the same versions. Flower needs older ones."""
+    dev, everything = pins("dev"), pins("all")
+    different = {name for name in dev.keys() & everything.keys() if dev[name] != everything[name]}
+    assert different == set()
 
 
 def test_the_version_is_written_once_in_effect() -> None:

@@ -22,7 +22,6 @@ from checkins.ledger.entry import (
     FIELDS,
     INITIAL_HASH,
     MAX_LINE_BYTES,
-    MAX_NUMBERS,
     Closed,
     Entry,
     InvalidLedger,
@@ -34,6 +33,7 @@ from checkins.ledger.entry import (
     hash_model,
     pack_numbers,
 )
+from checkins.protocol.wire import MAX_NUMBERS
 from tests.ledger.ledgers import MODEL, Book, any_certificate, at_least, campaign, renamed, slots
 
 FIXED = campaign()

@@ -6,16 +6,13 @@ the privacy loss distribution as an object of dp_accounting, and the module ``in
 more with that library. ``delta_at`` and ``epsilon_at`` are
 faster and less precise, for callers that try many designs. The package ``exact`` holds the exact
 accountant, and ``paper`` holds the bounds as the paper states them.
+
+Everything but the description of a campaign needs scipy and is imported on first use, because
+devices read descriptions and compute no epsilon.
 """
 
-from checkins.accounting.accountant import (
-    METHODS,
-    certify,
-    certify_heterogeneous,
-    loss_distribution,
-)
-from checkins.accounting.calibration import Calibration, Parameter, calibrate
-from checkins.accounting.certificate import Alternative, Certificate
+from typing import TYPE_CHECKING
+
 from checkins.accounting.design import (
     Adjacency,
     Design,
@@ -30,12 +27,23 @@ from checkins.accounting.design import (
     RandomizedResponseReports,
     WakeTimes,
 )
-from checkins.accounting.precision import Precision, delta_at, epsilon_at
-from checkins.accounting.random_allocation import (
-    RandomAllocation,
-    StepDraw,
-    certify_random_allocation,
-)
+from checkins.optional_imports import exports_on_first_use
+
+if TYPE_CHECKING:
+    from checkins.accounting.accountant import (
+        METHODS,
+        certify,
+        certify_heterogeneous,
+        loss_distribution,
+    )
+    from checkins.accounting.calibration import Calibration, Parameter, calibrate
+    from checkins.accounting.certificate import Alternative, Certificate
+    from checkins.accounting.precision import Precision, delta_at, epsilon_at
+    from checkins.accounting.random_allocation import (
+        RandomAllocation,
+        StepDraw,
+        certify_random_allocation,
+    )
 
 __all__ = [
     "METHODS",
@@ -66,3 +74,10 @@ __all__ = [
     "epsilon_at",
     "loss_distribution",
 ]
+
+if not TYPE_CHECKING:
+    __getattr__ = exports_on_first_use(
+        __name__,
+        __all__,
+        *("accountant", "calibration", "certificate", "precision", "random_allocation"),
+    )

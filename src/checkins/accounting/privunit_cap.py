@@ -17,8 +17,6 @@ import math
 from dataclasses import dataclass
 from functools import lru_cache
 
-from scipy.special import betainc, betaincc
-
 from checkins.errors import ComputationFailed
 
 _HALF_ULP = 2.0**-53
@@ -109,6 +107,8 @@ def tail_moments(threshold: float, dimension: int) -> tuple[float, float]:
     if dimension == 1:
         return 0.5, 0.5
     half = (dimension - 1) / 2
+    from scipy.special import betainc, betaincc
+
     square, rest = threshold * threshold, (1.0 - threshold) * (1.0 + threshold)
     if square < 0.5:  # use the smaller of γ² and 1 − γ², which is more accurate
         mass = 0.5 * float(betaincc(0.5, half, square))

@@ -24,7 +24,6 @@ from checkins.accounting import (
     NoiseAt,
     NoiseStrategy,
     Protocol,
-    accountant,
 )
 from checkins.campaign import fields
 from checkins.campaign.field_types import SCHEMA
@@ -118,12 +117,9 @@ class Campaign:
         validate.one_of(RandomizerConfig, randomizer=self.randomizer)
         validate.one_of((Task, type(None)), task=self.task)
         validate.one_of((Schedule, type(None)), schedule=self.schedule)
-        accountant.check_arguments(
-            (self.design,),
-            delta=self.budget.delta,
-            adjacency=self.budget.adjacency,
-            campaigns=self.repeats,
-        )
+        validate.one_of(Design, design=self.design)
+        validate.count(most=validate.MAX_CAMPAIGNS, campaigns=self.repeats)
+        self.design.check_adjacency(self.budget.adjacency)
         self.randomizer.check_noise(self.design.randomizer)
         self._fill_in_design()
         if self.task is not None:

@@ -15,7 +15,14 @@ import traceback
 import click
 from click.exceptions import Exit, NoArgsIsHelpError
 
-from checkins.errors import CheckinsError, ComputationFailed, InvalidCell, InvalidData, InvalidValue
+from checkins.errors import (
+    CheckinsError,
+    ComputationFailed,
+    InvalidCell,
+    InvalidData,
+    InvalidValue,
+    MissingPackage,
+)
 
 EXIT_USAGE, EXIT_FAILURE, EXIT_INTERRUPTED = 2, 1, 130
 MAX_VALUE_CHARACTERS = 60
@@ -24,15 +31,6 @@ MAX_VALUE_CHARACTERS = 60
 
 class UsageError(CheckinsError):
     """The command cannot run with these arguments. The message is printed as it is."""
-
-
-def missing_extra(feature: str, extra: str, error: ImportError) -> UsageError:
-    """Return the error for a feature that needs an optional dependency (``extra``) that is
-    missing."""
-    return UsageError(
-        f"{feature} needs the package {error.name}, which is not installed:"
-        f" pip install 'checkins[{extra}]'"
-    )
 
 
 def printable(value: object) -> str:
@@ -83,7 +81,7 @@ def _message_and_exit_code(error: BaseException) -> tuple[str, int]:
         message = one_line(error.format_message()).rstrip(".")
         end = "" if message.endswith(("?", ")")) else "."
         return f"{message}{end} See {command} --help", EXIT_USAGE
-    if isinstance(error, UsageError | InvalidValue):
+    if isinstance(error, UsageError | InvalidValue | MissingPackage):
         return one_line(str(error)), EXIT_USAGE
     if isinstance(error, ComputationFailed):
         return one_line(str(error)), EXIT_FAILURE

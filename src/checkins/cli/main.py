@@ -14,6 +14,7 @@ import click
 
 from checkins import __version__
 from checkins.cli import errors
+from checkins.optional_imports import missing_package
 
 COMMANDS = {
     **{"account": "account", "calibrate": "account", "init": "plan", "plan": "plan"},
@@ -83,11 +84,13 @@ def _invoke(arguments: list[str]) -> int:
             PROGRAM.invoke(context)
     except click.exceptions.Exit as requested:
         return requested.exit_code
+    except ModuleNotFoundError as error:
+        raise missing_package(f"checkins {arguments[0]}", error) or error from None
     return 0
 
 
 def main() -> None:
-    """Run the command of ``sys.argv`` and exit. This is the entry point of the script."""
+    """Run the command of ``sys.argv`` and exit. The script calls it through ``__main__``."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # print ? for letters that the encoding lacks

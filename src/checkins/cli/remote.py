@@ -39,7 +39,6 @@ CONNECTION_OPTIONS = options("""
 OPTION_NAMES = {"key": "key_file"}
 """Maps a parameter of the library to its command-line option, where the two names differ."""
 HTTP_URL = re.compile(r"https?://", re.IGNORECASE)
-_RUN_URL = re.compile(rf"(https?://[^?#]+?)/campaigns/({wire.RUN_ID})/?", re.IGNORECASE)
 TIMEOUT_S = 30.0
 """Time limit of a response. For a ledger, it is the limit of the wait for the next data."""
 MAX_LEDGER_BYTES = 64 * 2**30
@@ -53,16 +52,6 @@ Up to this number, the commands fetch every campaign and check that all have one
 def is_http_url(location: str) -> bool:
     """Return True for an http or https URL, False for anything else, such as a path."""
     return HTTP_URL.match(location) is not None
-
-
-def split_run_url(url: str) -> tuple[str, str | None]:
-    """Split a URL into the address of the service and the run id. The id is None if there is none.
-
-    >>> split_run_url("http://127.0.0.1:8470/campaigns/0123456789ab-1")
-    ('http://127.0.0.1:8470', '0123456789ab-1')
-    """
-    match = _RUN_URL.fullmatch(url)
-    return (match[1], match[2]) if match else (url.rstrip("/"), None)
 
 
 @contextmanager
@@ -82,16 +71,11 @@ def open_connection(url: str, given: GivenOptions) -> Iterator[tuple[httpx.Clien
 
     Responses are limited in size and time. ``given`` has the options ``CONNECTION_OPTIONS``.
     """
-    try:
-        import httpx
-    except ImportError as error:
-        raise UsageError(
-            f"{printable(url)}: needs the package httpx, which is not installed:"
-            " pip install 'checkins[client]'"
-        ) from error
+    import httpx
 
     from checkins.client.bounded_http import ResponseRejected
     from checkins.client.drivers import check_url, tls_context
+    from checkins.client.joining import split_run_url
 
     base_url, run = split_run_url(url)
     with errors_as_option_errors(given):
@@ -117,7 +101,6 @@ def open_connection(url: str, given: GivenOptions) -> Iterator[tuple[httpx.Clien
 
 def fetch_latest_model(http: httpx.Client, run: str) -> bytes:
     """Fetch the latest released model of a run."""
-    from checkins.ledger.entry import MAX_NUMBERS
     from checkins.protocol.report import most_model_bytes
 
     path = wire.RUN_PATH.format(run=run)
@@ -127,7 +110,7 @@ def fetch_latest_model(http: httpx.Client, run: str) -> bytes:
     except (ValueError, KeyError, TypeError, OverflowError) as error:
         raise UsageError(f"{http.base_url.join(path)}: is not a campaign of checkins") from error
     max_bytes = most_model_bytes(shapes)
-    if not 0 < max_bytes <= 2 * 8 * MAX_NUMBERS:
+    if not 0 < max_bytes <= 2 * 8 * wire.MAX_NUMBERS:
         raise UsageError(
             f"{http.base_url.join(path)}: declares a model of impossible size, {max_bytes:,} bytes"
         )
@@ -236,6 +219,8 @@ def split_run_from_url(given: GivenOptions) -> tuple[str, GivenOptions]:
 
     If the URL names a run, the returned options have its id as ``--campaign``.
     """
+    from checkins.client.joining import split_run_url
+
     url = given.values["url"]
     base_url, run = split_run_url(url)
     if run is None:
@@ -248,10 +233,10 @@ def split_run_from_url(given: GivenOptions) -> tuple[str, GivenOptions]:
 def fetch_checked_campaign(url: str, given: GivenOptions) -> CampaignView:
     """Fetch the campaign to join. Raise if its seal is not the one of ``--seal``."""
     from checkins.client import fetch_campaign
-    from checkins.validate import import_optional
+    from checkins.optional_imports import import_optional
 
     for name in ("httpx", "safetensors"):
-        import_optional(name, extra="client", value=url, setting="url")
+        import_optional(name, value=url, setting="url")
     with errors_as_option_errors(given):
         view = fetch_campaign(url, given.texts.get("campaign"), **connection_arguments(given))
         view.check(seal=given.texts.get("seal"))
@@ -269,16 +254,10 @@ def read_keys(given: GivenOptions) -> list[str]:
     """Return the keys in the file of ``--key-file``, or an empty list without this option."""
     if "key_file" not in given:
         return []
-    path = Path(given.texts["key_file"])
-    try:
-        lines = [line.strip() for line in path.read_text("utf-8").splitlines()]
-    except (OSError, UnicodeDecodeError) as error:
-        raise given.invalid("key_file", f"cannot be read: {error}") from error
-    keys = [line for line in lines if line and not line.startswith("#")]
-    if not keys:
-        raise given.invalid("key_file", "contains no key; write one key per line")
-    return keys
+    from checkins.client import joining
 
+    with errors_as_option_errors(given):
+        return joining.read_keys(Path(given.texts["key_file"]))
 
 def connection_arguments(given: GivenOptions) -> dict[str, Any]:
     """Return the arguments of the client library that ``CONNECTION_OPTIONS`` mean."""

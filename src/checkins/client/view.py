@@ -14,7 +14,6 @@ from checkins.campaign import Campaign, campaign_from_canonical
 from checkins.campaign.model import seal_of
 from checkins.client.actions import CampaignRefused
 from checkins.errors import CheckinsError
-from checkins.ledger.entry import MAX_NUMBERS, SHA256_PATTERN
 from checkins.protocol import wire
 from checkins.protocol.rules import sampler_of
 from checkins.protocol.schedule import RunSchedule
@@ -139,18 +138,18 @@ def parse_view(body: bytes) -> CampaignView:
         raise MalformedView(f"not a campaign view: {type(error).__name__}: {error}") from error
     if not is_consistent:
         raise CampaignRefused("campaign", view.id, "the view does not agree with the sealed text")
-    if not 1 <= view.dimension <= MAX_NUMBERS or not all(map(_is_shape, view.shapes.values())):
+    if not 1 <= view.dimension <= wire.MAX_NUMBERS or not all(map(_is_shape, view.shapes.values())):
         raise CampaignRefused(
-            "tensors", view.dimension, f"must hold 1 to {MAX_NUMBERS:,} numbers in total"
+            "tensors", view.dimension, f"must hold 1 to {wire.MAX_NUMBERS:,} numbers in total"
         )
     return view
 
 
 def _checked_hash(text: object) -> str:
-    if not isinstance(text, str) or not SHA256_PATTERN.fullmatch(text):
+    if not isinstance(text, str) or not wire.SHA256_PATTERN.fullmatch(text):
         raise ValueError("the head of a ledger is 64 hexadecimal digits")
     return text
 
 
 def _is_shape(shape: tuple[int, ...]) -> bool:
-    return all(1 <= length <= MAX_NUMBERS for length in shape)
+    return all(1 <= length <= wire.MAX_NUMBERS for length in shape)

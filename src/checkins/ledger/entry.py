@@ -34,11 +34,8 @@ from checkins.accounting import Adjacency
 from checkins.accounting.certificate import CERTIFICATE_FIELDS
 from checkins.accounting.filters import Filter
 from checkins.errors import CheckinsError, InvalidValue
+from checkins.protocol.wire import MAX_NUMBERS, SHA256_PATTERN
 
-MAX_NUMBERS = 2**24
-"""Largest number of parameters of a model. A ledger line with such a model has 180 MB."""
-
-SHA256_PATTERN = re.compile(r"[0-9a-f]{64}")
 SEAL_PATTERN = re.compile(r"sha256:[0-9a-f]{64}")
 
 SCHEMA = 1

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ipaddress
 import json
+import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Annotated, Any, Literal, TypedDict
@@ -47,6 +48,10 @@ RUN_ID_DIGITS = 12
 """Number of hexadecimal digits at the start of a run's id. They come from the campaign's seal."""
 RUN_ID = rf"[0-9a-f]{{{RUN_ID_DIGITS}}}-[0-9]{{1,7}}"
 """The regular expression of a run's id."""
+SHA256_PATTERN = re.compile(r"[0-9a-f]{64}")
+"""The regular expression of a hash."""
+MAX_NUMBERS = 2**24
+"""Largest number of parameters of a model. A ledger line with such a model has 180 MB."""
 
 RunStatus = Literal["waiting", "running", "completed", "stopped"]
 OperatorRole = Literal["operator", "metrics"]

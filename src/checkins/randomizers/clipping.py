@@ -24,10 +24,10 @@ import numpy as np
 import numpy.typing as npt
 
 from checkins import validate
-from checkins.accounting.exact.slot_ratio import FloatArray
 from checkins.errors import InvalidValue
 
 Float = TypeVar("Float", np.float32, np.float64)
+FloatArray = npt.NDArray[np.float64]
 
 MARGIN_ROUNDINGS = 8
 """Number of rounding errors, besides those of the sum, that the margin of step 2 covers."""

@@ -17,9 +17,9 @@ import numpy as np
 from scipy.special import betainccinv, betaincinv
 
 from checkins import validate
-from checkins.accounting.exact.slot_ratio import FloatArray
 from checkins.accounting.privunit_cap import tail_moments
 from checkins.errors import InvalidValue
+from checkins.randomizers.clipping import FloatArray
 from checkins.randomizers.randomizer import (
     Gaussian,
     Laplace,

@@ -23,6 +23,7 @@ import numpy.typing as npt
 
 from checkins import validate
 from checkins.errors import InvalidValue
+from checkins.randomizers.clipping import FloatArray
 from checkins.randomizers.exact_sampling import MIN_SCALE, exp_minus_rounded_up
 from checkins.randomizers.integer_noise import (
     GAUSSIAN_CUT_DEVIATIONS,
@@ -231,7 +232,6 @@ def float_rounded_up(exact: Fraction) -> float:
 
 Units = npt.NDArray[np.int32]
 Vector = npt.NDArray[Any]
-FloatArray = npt.NDArray[np.float64]
 
 _CHUNK = 1 << 15  # coordinates per chunk, which then fits into the cache
 _MAX_SHRINKS = 52  # the last shrink, by a half, is far more than rounding errors need

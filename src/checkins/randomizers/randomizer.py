@@ -12,14 +12,13 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
-from scipy.special import erfcx, ndtr, roots_legendre
 
 from checkins import validate
 from checkins.accounting import GaussianNoise, LocalRandomizer, NoiseAt
 from checkins.accounting.design import LEAST_PRIVUNIT_EPSILON, MOST_PRIVUNIT_DIMENSION
-from checkins.accounting.exact.slot_ratio import FloatArray
 from checkins.accounting.privunit_cap import Cap, best_cap
 from checkins.errors import InvalidValue
+from checkins.randomizers.clipping import FloatArray
 
 RELATIVE_ROUND_OFF = 1e-9
 """Relative amount that is added to ``Gaussian.delta``, ten times the largest rounding error."""
@@ -28,7 +27,6 @@ MIN_DELTA = sys.float_info.min
 _MIN_QUANTILE = -37.6  # below it, the normal distribution function is below MIN_DELTA
 _MAX_DISTANCE = 1e150  # if updates are this many deviations apart, noise hides nothing
 _SMALL_DISTANCE = 0.1  # below this many deviations, a difference is computed as an integral
-_NODES, _WEIGHTS = roots_legendre(10)  # of Gauss-Legendre quadrature on [-1, 1]
 MAX_CATEGORIES = 2**31 - 1
 """Largest number of categories of randomized response, so that a category fits 32 bits."""
 
@@ -88,6 +86,8 @@ class Gaussian:
         >>> round(Gaussian(clip=1.0, noise_multiplier=2.0).delta(epsilon=1.0), 4)
         0.1269
         """
+        from scipy.special import ndtr, roots_legendre
+
         validate.non_negative(epsilon=epsilon)
         s = 2.0 / self.noise_multiplier
         if not s < _MAX_DISTANCE:
@@ -97,8 +97,9 @@ class Gaussian:
             return MIN_DELTA
         density = math.exp(-a * a / 2) / math.sqrt(2 * math.pi)
         if s < _SMALL_DISTANCE:  # the terms nearly cancel, so integrate -R' = 1 - y R(y) instead
-            y = s / 2 * (_NODES + 1.0) - a
-            delta = density * s / 2 * float(_WEIGHTS @ (1.0 - y * _mills_ratio(y)))
+            nodes, weights = roots_legendre(10)  # of Gauss-Legendre quadrature on [-1, 1]
+            y = s / 2 * (nodes + 1.0) - a
+            delta = density * s / 2 * float(weights @ (1.0 - y * _mills_ratio(y)))
         elif a > 0.0:  # R(-a) may overflow
             delta = float(ndtr(a)) - density * float(_mills_ratio(s - a))
         else:
@@ -336,4 +337,6 @@ def require_dimension(randomizer: Randomizer, dimension: int) -> None:
 
 def _mills_ratio(x: FloatArray | float) -> FloatArray:
     """Return R(x) = Φ(−x)/φ(x), without underflow."""
+    from scipy.special import erfcx
+
     return np.asarray(math.sqrt(math.pi / 2) * erfcx(x / math.sqrt(2)))

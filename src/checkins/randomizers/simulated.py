@@ -11,12 +11,10 @@ from typing import Generic, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
-from scipy.special import betainccinv, betaincinv
 
 from checkins import validate
-from checkins.accounting.exact.slot_ratio import FloatArray
 from checkins.errors import InvalidValue
-from checkins.randomizers.clipping import clip_l1, clip_l2
+from checkins.randomizers.clipping import FloatArray, clip_l1, clip_l2
 from checkins.randomizers.randomizer import (
     Gaussian,
     Laplace,
@@ -159,6 +157,8 @@ def _draw_components(
     unit: PrivUnit, count: int, generator: np.random.Generator
 ) -> tuple[FloatArray, FloatArray]:
     """Draw the components of ``count`` points along their direction and orthogonal to it."""
+    from scipy.special import betainccinv, betaincinv
+
     cap, half = unit.cap, (unit.dimension - 1) / 2
     outside = generator.random(count) < cap.outside
     if unit.dimension == 1:

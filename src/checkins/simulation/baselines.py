@@ -37,6 +37,7 @@ from checkins.accounting.comparisons import poisson, shuffling_epsilon
 from checkins.accounting.design import LEAST_SLOT_NOISE, MOST_EPSILON, MOST_SLOT_NOISE
 from checkins.accounting.solve import first_true
 from checkins.errors import InvalidValue, NotCovered
+from checkins.optional_imports import import_optional
 from checkins.randomizers import Gaussian, Laplace, PrivUnit, Randomizer
 from checkins.simulation.engine.evaluation import CurvePoint, Evaluation, Metrics
 from checkins.simulation.engine.mechanism import Mechanism
@@ -44,7 +45,6 @@ from checkins.simulation.engine.outcome import Outcome
 from checkins.simulation.population import Sampling
 from checkins.tasks.loaded_task import LoadedTask
 from checkins.tasks.model import unflatten
-from checkins.validate import import_optional
 
 _STEPS_PER_DOUBLING = 2**13
 """Number of candidate values between a value and its double, in the search for noise."""
@@ -307,7 +307,7 @@ def _compiled_epoch(loaded: LoadedTask, steps: int) -> tuple[Any, Any]:
 
     The two functions are cached, so that all seeds share the compiled epoch.
     """
-    optax = import_optional("optax", extra="sim", value="non-private", setting="baselines")
+    optax = import_optional("optax", value="non-private", setting="baselines")
     optimizer = optax.adam(optax.cosine_decay_schedule(RATE, EPOCHS * steps))
     model = loaded.model
 

@@ -23,6 +23,7 @@ from typing import Any
 from checkins import __version__
 from checkins.campaign import DataFile, Optimizer, Task
 from checkins.errors import ComputationFailed
+from checkins.optional_imports import import_optional
 from checkins.simulation.baselines import EPOCHS, train_pooled
 from checkins.simulation.engine.evaluation import Diverged, Metrics
 from checkins.simulation.engine.mechanism import Mechanism
@@ -36,7 +37,6 @@ from checkins.simulation.engine.outcome import (
 )
 from checkins.simulation.engine.training import Progress, Scenario, Training
 from checkins.tasks.loaded_task import LoadedTask
-from checkins.validate import import_optional
 
 OnJobProgress = Callable[[int, Metrics], bool]
 """Called with the number of finished slots and the latest metrics. False stops the job."""
@@ -223,7 +223,7 @@ def run_jobs(
 
 def require_ray() -> Any:
     """Return the package ray, or raise an error that says how to install it."""
-    return import_optional("ray", extra="ray", value="--ray", setting="ray")
+    return import_optional("ray", value="--ray", setting="ray")
 
 
 def _in_this_process(

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import expit
 
 from checkins import validate
 from checkins.tasks.model import (
@@ -146,7 +145,7 @@ class Logistic(_LinearMethods):
     def residuals(self, scores: Any, labels: Any) -> Any:
         """Return P(label 1) − label. ``scores`` are log-odds, in an array of any shape."""
         if isinstance(scores, np.ndarray):
-            return expit(scores) - labels
+            return (np.tanh(scores / 2) + 1.0) / 2 - labels  # no overflow for large scores
         import jax
 
         return jax.nn.sigmoid(scores) - labels

@@ -8,9 +8,8 @@ from dataclasses import dataclass, replace
 
 from checkins.campaign.task import DataFile, DataSet, Features, Task
 from checkins.errors import InvalidValue
-from checkins.tasks.data import fashion_mnist, patients, synthetic, table
+from checkins.tasks.data import fashion_mnist, patients, table
 from checkins.tasks.data.dataset import Dataset
-from checkins.tasks.data.scattering import Scattering
 from checkins.tasks.model import Model
 from checkins.tasks.own_model import model_by_name
 
@@ -35,6 +34,8 @@ def with_features(data: Dataset, features: Features | None) -> Dataset:
         return data
     if len(data.shape) != 2 or data.shape[0] != data.shape[1]:
         raise InvalidValue("features", str(features), f"needs square pictures, not {data.shape}")
+    from checkins.tasks.data.scattering import Scattering
+
     scattering = Scattering(data.shape[0])
     return replace(
         data,
@@ -52,6 +53,8 @@ def _load_data(data: str | DataFile, folder: str | os.PathLike[str]) -> Dataset:
         case DataSet.FASHION_MNIST:
             return fashion_mnist.load()
         case DataSet.SYNTHETIC:
+            from checkins.tasks.data import synthetic
+
             return synthetic.load()
 
 
@@ -91,6 +94,8 @@ def _row_shape_and_classes(task: Task) -> tuple[tuple[int, ...], int]:
         case DataSet.FASHION_MNIST:
             shape: tuple[int, ...] = (fashion_mnist.SIDE, fashion_mnist.SIDE)
             if task.features is Features.SCATTERING:
+                from checkins.tasks.data.scattering import Scattering
+
                 shape = (math.prod(Scattering(fashion_mnist.SIDE).shape),)
             return shape, fashion_mnist.CLASSES
         case DataSet.SYNTHETIC:

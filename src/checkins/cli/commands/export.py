@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from checkins import durable_file
 from checkins.cli import params, remote, terminal
-from checkins.cli.errors import UsageError, missing_extra, printable
+from checkins.cli.errors import UsageError, printable
 from checkins.cli.params import GivenOptions, options
 
 if TYPE_CHECKING:
@@ -79,13 +79,11 @@ def export(given: GivenOptions) -> None:
 
 
 def _model_from_store(store: str, run: str | None) -> bytes:
-    try:
-        from sqlalchemy.exc import DBAPIError
+    from sqlalchemy.exc import DBAPIError
 
-        from checkins.service.backup import stored_model
-        from checkins.service.settings import redacted_url
-    except ImportError as error:
-        raise missing_extra("reading a store", "service", error) from error
+    from checkins.service.backup import stored_model
+    from checkins.service.settings import redacted_url
+
     try:
         return stored_model(store, run)
     except DBAPIError as error:
@@ -137,13 +135,11 @@ def backup(given: GivenOptions) -> None:
     path = Path(given.required("out", "must be a file that does not exist"))
     if path.exists():
         raise UsageError(f"--out {printable(str(path))}: exists already; name another file")
-    try:
-        from sqlalchemy.exc import DBAPIError
+    from sqlalchemy.exc import DBAPIError
 
-        from checkins.service.backup import back_up
-        from checkins.service.settings import redacted_url
-    except ImportError as error:
-        raise missing_extra("backup", "service", error) from error
+    from checkins.service.backup import back_up
+    from checkins.service.settings import redacted_url
+
     redacted = given.replacing(store=redacted_url(store))
     try:
         with redacted.errors_as_option_errors():

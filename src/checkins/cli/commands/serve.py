@@ -12,7 +12,7 @@ import click
 
 from checkins import validate
 from checkins.cli import params, terminal
-from checkins.cli.errors import UsageError, missing_extra, printable, warn
+from checkins.cli.errors import UsageError, printable, warn
 from checkins.cli.params import GivenOptions, options
 
 if TYPE_CHECKING:
@@ -86,7 +86,6 @@ def serve(given: GivenOptions) -> None:
     If it is started again with the same file and store, the coordinator continues where it stopped.
     Without a file, it serves the campaigns in the store and those that the operator adds by HTTP.
     """
-    _require_service()
     if "witness" in given:
         given = given.replacing(progress_file=given.texts["witness"])
     redacted = _redacted_options(given)
@@ -202,15 +201,6 @@ def _redacted_options(given: GivenOptions) -> GivenOptions:
     from checkins.service.settings import redacted_url
 
     return given.replacing(store=redacted_url(given.texts["store"])) if "store" in given else given
-
-
-def _require_service() -> None:
-    try:
-        import fastapi  # noqa: F401
-        import sqlalchemy  # noqa: F401
-        import uvicorn  # noqa: F401
-    except ImportError as error:
-        raise missing_extra("serve", "service", error) from error
 
 
 def _campaign(file: str) -> tuple[Campaign, Path]:

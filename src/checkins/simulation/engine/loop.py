@@ -21,6 +21,7 @@ from jax import Array
 
 from checkins.campaign import Optimizer
 from checkins.errors import InvalidValue, first_line
+from checkins.optional_imports import import_optional
 from checkins.randomizers import Randomizer
 from checkins.randomizers.compiled import compiled_dummies, compiled_reports
 from checkins.simulation.engine.correlated_noise import (
@@ -32,7 +33,6 @@ from checkins.simulation.engine.correlated_noise import (
 )
 from checkins.simulation.engine.updates import Updates
 from checkins.simulation.population import digit_sizes, feistel
-from checkins.validate import import_optional
 
 SKIPPED_SLOT, IGNORED_ROW = 0.0, -1.0
 """Special values of a slot's divisor. In a skipped slot, the server makes no step. An ignored row
@@ -301,7 +301,7 @@ def _step_direction(optimizer: Optimizer) -> StepDirection:
 
 def _from_optax(config: Optimizer) -> StepDirection:
     """Return an optax optimizer with rate 1. ``Server`` multiplies its steps by the rate."""
-    optax = import_optional("optax", extra="sim", value=config.kind, setting="optimizer")
+    optax = import_optional("optax", value=config.kind, setting="optimizer")
     factory = getattr(optax, config.optax or "", None)
     if not callable(factory):
         raise InvalidValue("optimizer", config.kind, "optax has no function of this name")

@@ -13,10 +13,10 @@ from importlib import resources
 from typing import Any
 
 from checkins.campaign import campaign_text
+from checkins.optional_imports import import_optional
 from checkins.simulation.report.axes import Plot
 from checkins.simulation.report.sentences import finite
 from checkins.simulation.result import SimulationResult
-from checkins.validate import import_optional
 
 CONTENT_SECURITY_POLICY = (
     "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:"
@@ -209,7 +209,7 @@ def _style_colour(colour: str) -> str:
 
 
 def _plotly() -> str:
-    plotly = import_optional("plotly.offline", extra="sim", value="report.html", setting="report")
+    plotly = import_optional("plotly.offline", value="report.html", setting="report")
     return str(plotly.get_plotlyjs())
 
 

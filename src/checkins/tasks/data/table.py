@@ -25,8 +25,8 @@ from numpy.typing import NDArray
 
 from checkins.campaign.task import DataFile
 from checkins.errors import InvalidCell, InvalidData, InvalidValue
+from checkins.optional_imports import import_optional
 from checkins.tasks.data.dataset import MAX_CLASSES, Dataset, in_holdout
-from checkins.validate import import_optional
 
 HASH_PREFIX = "checkins table"
 """Prefix of a client's id in the hash that determines the public holdout."""
@@ -350,8 +350,8 @@ def _check_finite(numbers: NDArray[np.float64], columns: tuple[str, ...]) -> Non
 @contextmanager
 def _pyarrow_parquet(path: Path) -> Iterator[Any]:
     """Yield the module pyarrow.parquet, and turn its errors into InvalidData errors."""
-    parquet = import_optional("pyarrow.parquet", extra="data", value=path.name)
-    arrow = import_optional("pyarrow", extra="data", value=path.name)
+    parquet = import_optional("pyarrow.parquet", value=path.name)
+    arrow = import_optional("pyarrow", value=path.name)
     try:
         yield parquet
     except arrow.ArrowException as error:
@@ -377,7 +377,7 @@ def _read_parquet(
 
 
 def _arrow_clients(column: Any, name: str) -> list[str]:
-    types = import_optional("pyarrow.types", extra="data", value=name)
+    types = import_optional("pyarrow.types", value=name)
     if types.is_floating(column.type) or types.is_nested(column.type):
         why = f"holds {column.type}: ids must be texts or integers"
         raise InvalidValue("client_column", name, why)
@@ -388,7 +388,7 @@ def _arrow_clients(column: Any, name: str) -> list[str]:
 
 
 def _arrow_numbers(column: Any, name: str, *, label: str) -> NDArray[np.float64]:
-    types = import_optional("pyarrow.types", extra="data", value=name)
+    types = import_optional("pyarrow.types", value=name)
     dtype = column.type
     if column.null_count:
         row = column.is_null().to_pylist().index(True)

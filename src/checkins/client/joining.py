@@ -1,0 +1,46 @@
+"""What a program needs to join a campaign for a person: the address and the enrolment keys."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from checkins.errors import InvalidValue
+from checkins.protocol import wire
+
+LOCAL_HOSTS = ("localhost", "127.0.0.1", "::1")
+_RUN_URL = re.compile(rf"(https?://[^?#]+?)/campaigns/({wire.RUN_ID})/?", re.IGNORECASE)
+
+
+def split_run_url(url: str) -> tuple[str, str | None]:
+    """Split a URL into the address of the service and the run id. The id is None if there is none.
+
+    >>> split_run_url("http://127.0.0.1:8470/campaigns/0123456789ab-1")
+    ('http://127.0.0.1:8470', '0123456789ab-1')
+    """
+    match = _RUN_URL.fullmatch(url)
+    return (match[1], match[2]) if match else (url.rstrip("/"), None)
+
+
+def read_keys(path: Path) -> list[str]:
+    """Return the enrolment keys in a file, one per line. Lines that begin with # are comments."""
+    try:
+        lines = [line.strip() for line in path.read_text("utf-8").splitlines()]
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidValue("key_file", str(path), f"cannot be read: {error}") from error
+    keys = [line for line in lines if line and not line.startswith("#")]
+    if not keys:
+        raise InvalidValue("key_file", str(path), "contains no key; write one key per line")
+    return keys
+
+
+def unencrypted_warning(url: str) -> str | None:
+    """Return a warning if the connection is not encrypted, otherwise None."""
+    parts = urlsplit(url)
+    if parts.scheme == "https" or parts.hostname in LOCAL_HOSTS:
+        return None
+    return (
+        "The connection is not encrypted: anyone on the network path can see when this device"
+        " reports."
+    )
