@@ -12,10 +12,10 @@ INSTALLED := .venv/.installed
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check collect format lint types imports links generated figures browser postgres test fast soak mutants leaks demo docs bench clean
+.PHONY: help setup check collect format lint types imports links generated figures browser postgres test fast soak extras package tagged sbom vulnerabilities mutants leaks demo docs bench clean
 
 help:
-	@sed -n 's/^\([a-z]*\):[^#]*## \(.*\)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 16
+	@sed -n 's/^\([a-z]*\):[^#]*## \(.*\)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 24
 
 $(INSTALLED): pyproject.toml constraints/dev.txt
 	@command -v $(PYTHON) >/dev/null || { echo "make: $(PYTHON) not found: install Python 3.11 or later, or say make PYTHON=/path/to/python" >&2; exit 1; }
@@ -55,10 +55,26 @@ test: $(INSTALLED) browser postgres  ## make check, then all tests; warnings are
 fast: $(INSTALLED)  ## the fast tests of campaigns, ledgers, machines and accountant, in half a minute
 	@HYPOTHESIS_PROFILE=fast $(BIN)/pytest -q -n $(JOBS) -m "not slow" tests/campaign tests/ledger tests/protocol tests/accounting
 
-soak: $(INSTALLED) browser postgres  ## long tests: 10,000 histories, 200 kills, 20,000 hostile requests
+soak: $(INSTALLED) browser postgres  ## long tests: 10,000 histories, 200 kills, 20,000 hostile requests, extras
 	@CHECKINS_SEEDS=10000 HYPOTHESIS_PROFILE=soak $(BIN)/pytest -q -n $(WORKERS) tests/protocol tests/randomizers
 	@CHECKINS_SOAK=1 HYPOTHESIS_PROFILE=soak $(BIN)/pytest -q tests/client tests/service
-	@CHECKINS_SOAK=1 $(BIN)/pytest -q -n $(WORKERS) tests/accounting tests/planning tests/simulation tests/tasks tests/cli tests/examples tests/audit tests/golden tests/tools
+	@CHECKINS_SOAK=1 $(BIN)/pytest -q -n $(WORKERS) tests/accounting tests/planning tests/simulation tests/tasks tests/cli tests/examples tests/audit tests/golden tests/tools tests/package
+	@$(MAKE) --no-print-directory extras
+
+extras: $(INSTALLED)  ## install each extra alone in a fresh environment and try it, in six minutes
+	@$(BIN)/python tools/extras.py
+
+package: $(INSTALLED)  ## build the sdist and the wheel in dist/, and check them with twine
+	@$(BIN)/python tools/release.py package
+
+tagged: $(INSTALLED)  ## check that TAG=v1.2.3 is the version of the package and of the changelog
+	@$(BIN)/python tools/release.py tagged "$(TAG)"
+
+sbom: $(INSTALLED)  ## write the bill of materials of all extras, in CycloneDX's format, in dist/
+	@$(BIN)/python tools/release.py sbom
+
+vulnerabilities: $(INSTALLED)  ## look up known vulnerabilities of all pinned versions
+	@$(BIN)/python tools/release.py vulnerabilities
 
 mutants: $(INSTALLED)  ## plant known bugs one by one; check that the tests find each
 	@$(BIN)/python tools/mutants.py

@@ -16,7 +16,12 @@ from checkins.errors import InvalidValue, MissingPackage
 
 EXTRA_OF_PACKAGE = {
     **{"scipy": "accounting", "click": "cli", "rich": "cli", "matplotlib": "plot"},
-    **{"dp_accounting": "dp-accounting", "httpx": "client", "safetensors": "client"},
+    **{
+        "dp_accounting": "dp-accounting",
+        "attrs": "dp-accounting",
+        "httpx": "client",
+        "safetensors": "client",
+    },
     **dict.fromkeys(("jax", "jaxlib", "optax", "plotly", "tomlkit"), "sim"),
     **dict.fromkeys(("fastapi", "starlette", "pydantic", "uvicorn", "uvloop"), "service"),
     **dict.fromkeys(("httptools", "sqlalchemy", "alembic", "psycopg"), "service"),
@@ -27,19 +32,19 @@ EXTRA_OF_PACKAGE = {
 """Maps each package that is not always installed, by its name in Python, to its extra."""
 
 
-def missing_package(needed_by: str, error: ImportError) -> MissingPackage | None:
-    """Return the error which says what to install. None if ``error`` has another reason.
+def missing_package(needed_by: str, error: Exception) -> MissingPackage | None:
+    """Return the error which says what to install. None for any other error.
 
     ``needed_by`` is what cannot run without the package, at the start of the message.
 
     >>> print(missing_package("plotting", ModuleNotFoundError(name="matplotlib.figure")))
     plotting needs matplotlib, which is not installed: pip install 'checkins[plot]'
     """
+    if not isinstance(error, ModuleNotFoundError):
+        return None
     package = (error.name or "").partition(".")[0]
     extra = EXTRA_OF_PACKAGE.get(package)
-    if extra is None or not isinstance(error, ModuleNotFoundError):
-        return None
-    return MissingPackage(needed_by, package, extra)
+    return None if extra is None else MissingPackage(needed_by, package, extra)
 
 
 def import_optional(name: str, *, value: str, setting: str = "data") -> Any:

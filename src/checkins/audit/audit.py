@@ -25,6 +25,7 @@ from checkins.audit.runner import Clock, OutOfTime, RunBudget, run_attack
 from checkins.audit.statistics import TradeOffCurve, exact_epsilon, exact_rates
 from checkins.campaign import Campaign, RandomizerKind
 from checkins.errors import CheckinsError, InvalidValue
+from checkins.optional_imports import missing_package
 
 DEFAULT_CONFIDENCE = 0.9999
 """Default confidence of an audit."""
@@ -276,7 +277,8 @@ class _AttackRunner:
         except (CheckinsError, ImportError, OSError) as error:
             if is_required:
                 raise
-            self.notes.append(f"canaries from the data are skipped: {error}")
+            reason = missing_package("this attack", error) or error
+            self.notes.append(f"canaries from the data are skipped: {reason}")
             return None
 
     def _dimension(self) -> int | None:

@@ -22,7 +22,7 @@ EXIT_FAILURE, EXIT_USAGE, EXIT_INTERRUPTED = 1, 2, 130
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the program and return its exit code: 0 ended, 1 the service failed, 2 wrong usage."""
-    options = _parser().parse_args(arguments)
+    options = parser().parse_args(arguments)
     try:
         _take_part(options)
     except KeyboardInterrupt:
@@ -81,7 +81,8 @@ class _NoTrainer:
         raise InvalidValue("withdraw", True, "does not train")
 
 
-def _parser() -> argparse.ArgumentParser:
+def parser() -> argparse.ArgumentParser:
+    """Return the parser of the command line."""
     parser = argparse.ArgumentParser(
         prog="python -m checkins.client",
         description="Take part in a campaign as one device, as `checkins join` does.",
