@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -10,6 +11,8 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 PIP = (sys.executable, "-m", "pip", "--disable-pip-version-check")
+UNREACHABLE = re.compile(r"Could not fetch URL \S+: connection error")
+"""What pip logs if it cannot connect to the package index."""
 LIST_PACKAGES = """
 from importlib.metadata import distributions
 print(*sorted({each.metadata["Name"].lower() for each in distributions()}))
@@ -40,12 +43,12 @@ class Environment:
     def install(self, *requirements: str, constraints: Path | None = None) -> None:
         """Install packages. Raise ``Offline`` if the package index cannot be reached."""
         pins = () if constraints is None else ("-c", str(constraints))
-        command = [*PIP, "--python", self.program("python"), "install", "-q", *pins, *requirements]
+        program = self.program("python")
+        command = [*PIP, "--python", program, "install", "-vv", *pins, *requirements]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode != 0:
-            unreachable = ("NewConnectionError", "ConnectTimeoutError", "Temporary failure in name")
-            if any(text in done.stderr for text in unreachable):
-                raise Offline(f"pip cannot reach the package index: {done.stderr.splitlines()[-1]}")
+            if UNREACHABLE.search(done.stdout):
+                raise Offline("pip cannot reach the package index")
             raise RuntimeError(f"{' '.join(command)}\n{done.stderr}")
 
     def run(self, *command: str, **options: Any) -> subprocess.CompletedProcess[str]:

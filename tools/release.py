@@ -1,13 +1,11 @@
 """Build the files of a release, and describe and check the packages that it depends on.
 
 python tools/release.py package          dist/: the sdist, the wheel, and `twine check --strict`
+python tools/release.py tagged v1.2.3    check that this is the version of package and changelog
 python tools/release.py sbom             dist/: the software bill of materials of `checkins[all]`
 python tools/release.py vulnerabilities  known vulnerabilities of all pinned versions
 
-python tools/release.py tagged v1.2.3    whether this is the version of package and changelog
-
-The bill of materials and the vulnerabilities need the package index. They say so if it
-cannot be reached.
+The last two need a package index, and say so if it cannot be reached.
 """
 
 from __future__ import annotations

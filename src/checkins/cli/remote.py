@@ -259,6 +259,7 @@ def read_keys(given: GivenOptions) -> list[str]:
     with errors_as_option_errors(given):
         return joining.read_keys(Path(given.texts["key_file"]))
 
+
 def connection_arguments(given: GivenOptions) -> dict[str, Any]:
     """Return the arguments of the client library that ``CONNECTION_OPTIONS`` mean."""
     return {"ca": given.texts.get("ca"), "plain_http": given.values["plain_http"]}

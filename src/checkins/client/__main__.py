@@ -10,7 +10,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from checkins.client.joining import read_keys, split_run_url, unencrypted_warning
+from checkins.client.joining import read_keys, spent_sentence, split_run_url
 from checkins.client.participant import Participant, fetch_campaign
 from checkins.client.trainer import Tensors, Trainer, trainer_of_file
 from checkins.client.view import CampaignView
@@ -44,11 +44,9 @@ def _take_part(options: argparse.Namespace) -> None:
     url, run = split_run_url(options.url)
     if run is not None and options.campaign not in (None, run):
         raise InvalidValue("campaign", options.campaign, f"the URL names another run, {run}")
-    view = fetch_campaign(url, run or options.campaign)
+    connection = {"ca": options.ca, "plain_http": options.plain_http}
+    view = fetch_campaign(url, run or options.campaign, **connection)
     view.check(seal=options.seal)
-    warning = unencrypted_warning(url)
-    if warning is not None:
-        print(f"checkins: {warning}", file=sys.stderr)
     device = Participant(
         url=url,
         campaign=view.id,
@@ -56,6 +54,8 @@ def _take_part(options: argparse.Namespace) -> None:
         state=options.state,
         key=read_keys(options.key_file)[0] if options.key_file else None,
         seal=options.seal,
+        most_epsilon=options.most_epsilon,
+        **connection,
     )
     if options.withdraw:
         done = "withdrawn" if device.withdraw() else "not withdrawn, because it does not take part"
@@ -64,6 +64,7 @@ def _take_part(options: argparse.Namespace) -> None:
     outcomes = device.follow() if options.follow else iter([(view.id, device.run())])
     for run_id, outcome in outcomes:
         print(f"{run_id}: {outcome}.", flush=True)
+    print(spent_sentence(device.spent))
 
 
 def _trainer(view: CampaignView, options: argparse.Namespace) -> Trainer:
@@ -99,6 +100,9 @@ def parser() -> argparse.ArgumentParser:
     add("--key-file", metavar="FILE", type=Path, help="file with the enrolment key")
     add("--seal", metavar="SHA256", help="join only the campaign with this seal")
     add("--allow-model", metavar="MODULE:FUNCTION", help="code that the campaign may import")
+    add("--most-epsilon", metavar="E", type=float, help="limit of all participations together")
+    add("--ca", metavar="FILE", help="PEM file with the certificate authorities to trust")
+    add("--plain-http", action="store_true", help="allow http:// to another machine")
     add("--follow", action="store_true", help="also take part in the later runs")
     return parser
 

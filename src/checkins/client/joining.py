@@ -1,15 +1,15 @@
-"""What a program needs to join a campaign for a person: the address and the enrolment keys."""
+"""What programs that join a campaign for a person share: addresses, keys, and the cost so far."""
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
-from urllib.parse import urlsplit
 
+from checkins import formatting
+from checkins.client.odometer import Cost
 from checkins.errors import InvalidValue
 from checkins.protocol import wire
 
-LOCAL_HOSTS = ("localhost", "127.0.0.1", "::1")
 _RUN_URL = re.compile(rf"(https?://[^?#]+?)/campaigns/({wire.RUN_ID})/?", re.IGNORECASE)
 
 
@@ -35,12 +35,9 @@ def read_keys(path: Path) -> list[str]:
     return keys
 
 
-def unencrypted_warning(url: str) -> str | None:
-    """Return a warning if the connection is not encrypted, otherwise None."""
-    parts = urlsplit(url)
-    if parts.scheme == "https" or parts.hostname in LOCAL_HOSTS:
-        return None
+def spent_sentence(spent: Cost) -> str:
+    """Say what all participations of a device may have cost together."""
     return (
-        "The connection is not encrypted: anyone on the network path can see when this device"
-        " reports."
+        f"All participations of this device together: epsilon <= {formatting.up(spent.epsilon)},"
+        f" delta <= {formatting.up(spent.delta)} ({spent.adjacency})."
     )

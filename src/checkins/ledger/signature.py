@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Any, Self
 
 from checkins import durable_file
 from checkins.errors import InvalidValue
-from checkins.ledger.entry import SHA256_PATTERN, InvalidLedger
+from checkins.ledger.entry import InvalidLedger
+from checkins.protocol.wire import SHA256_PATTERN
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey

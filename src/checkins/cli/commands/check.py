@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from checkins.cli import params, remote, terminal
-from checkins.cli.errors import UsageError, missing_extra, print_failure, printable
+from checkins.cli.errors import UsageError, print_failure, printable
 from checkins.cli.params import GivenOptions, options
 from checkins.errors import DeltaExhausted, InvalidValue, NotCovered
 
@@ -389,10 +389,8 @@ def _trusted_key(given: GivenOptions) -> str | None:
         if "signature" in given:
             raise given.invalid("signature", "needs --key")
         return None
-    try:
-        import cryptography  # noqa: F401
-    except ImportError as error:
-        raise missing_extra("verify --key", "service", error) from error
+    import cryptography  # noqa: F401  # if it is missing, fail before a ledger is fetched
+
     from checkins.ledger.signature import parse_public_key
 
     with given.errors_as_option_errors():

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from click.exceptions import Exit
 
-from checkins import formatting, validate
+from checkins import validate
 from checkins.cli import params, remote, terminal
 from checkins.cli.errors import EXIT_FAILURE, UsageError
 from checkins.cli.params import GivenOptions, options
@@ -202,10 +202,9 @@ def _show_outcomes(
         return
     for name, outcome in runs:
         terminal.show_plain(f"{name}: {outcome}.")
-    terminal.show_plain(
-        f"All participations of this device together: epsilon <= {formatting.up(spent.epsilon)},"
-        f" delta <= {formatting.up(spent.delta)} ({spent.adjacency})."
-    )
+    from checkins.client.joining import spent_sentence
+
+    terminal.show_plain(spent_sentence(spent))
 
 
 def _show_withdrawn(view: CampaignView, withdrawn: bool, *, json: bool) -> None:

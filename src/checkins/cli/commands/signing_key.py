@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from checkins.cli import params, terminal
-from checkins.cli.errors import UsageError, missing_extra, printable
+from checkins.cli.errors import UsageError, printable
 from checkins.cli.params import GivenOptions, options
 
 
@@ -24,10 +24,6 @@ def signing_key(given: GivenOptions) -> None:
     service cannot change it. Whoever has the public key can check ledgers with `checkins verify
     --key`. Whoever has the file can sign any ledger.
     """
-    try:
-        import cryptography  # noqa: F401
-    except ImportError as error:
-        raise missing_extra("signing-key", "service", error) from error
     from checkins.ledger.signature import SigningKey
 
     path = Path(given.required("out", "must be a file that does not exist"))
