@@ -1,4 +1,4 @@
-"""What programs that join a campaign for a person share: addresses, keys, and the cost so far."""
+"""What programs that join a campaign share: addresses, keys, and the privacy loss so far."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from checkins import formatting
-from checkins.client.odometer import Cost
+from checkins.client.odometer import PrivacyLoss
 from checkins.errors import InvalidValue
 from checkins.protocol import wire
 
@@ -35,8 +35,8 @@ def read_keys(path: Path) -> list[str]:
     return keys
 
 
-def spent_sentence(spent: Cost) -> str:
-    """Say what all participations of a device may have cost together."""
+def spent_sentence(spent: PrivacyLoss) -> str:
+    """State the upper bound on the privacy loss of all participations of a device."""
     return (
         f"All participations of this device together: epsilon <= {formatting.up(spent.epsilon)},"
         f" delta <= {formatting.up(spent.delta)} ({spent.adjacency})."

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from checkins import durable_file
 from checkins.cli import params, remote, terminal
 from checkins.cli.commands.serve import OPERATOR_TOKEN_VARIABLE
-from checkins.cli.errors import UsageError, missing_extra, print_failure, printable
+from checkins.cli.errors import UsageError, print_failure, printable
 from checkins.cli.params import GivenOptions, options
 from checkins.protocol import wire
 
@@ -78,10 +78,8 @@ def allow_list(given: GivenOptions) -> None:
 
 
 def _key_hashes(given: GivenOptions, option: str) -> list[str]:
-    try:
-        from checkins.service.authentication import Enrolment
-    except ImportError as error:
-        raise missing_extra("allow-list", "service", error) from error
+    from checkins.service.authentication import Enrolment
+
     with given.errors_as_option_errors():
         path = Path(given.texts[option])
         keys = Enrolment.from_allow_list_file(path, name=option).allow_list
