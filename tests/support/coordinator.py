@@ -22,6 +22,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from tests.soak import SOAK
+from tests.support import forks
 from tests.support.campaigns import write_campaign
 from tests.support.forks import Forked
 from tests.support.postgres import free_port
@@ -52,6 +53,8 @@ class Coordinator:
     """Whether to start the command, with its imports and with memory of its own; always in soak."""
     with_epsilons: bool = False
     """Whether a forked coordinator computes epsilons; a real one always does."""
+    forked_workers: bool = False
+    """Whether the workers of a forked coordinator are forked too; they compute no epsilons then."""
     told: dict[str, Any] = field(default_factory=dict)
     """The JSON object that the coordinator printed when it started."""
     starts: int = 0
@@ -110,7 +113,12 @@ class Coordinator:
                 )
             else:
                 self._process = Forked(
-                    command, cwd=folder, env=env, stderr=errors, with_epsilons=self.with_epsilons
+                    command,
+                    cwd=folder,
+                    env=env,
+                    stderr=errors,
+                    with_epsilons=self.with_epsilons,
+                    forked_workers=self.forked_workers,
                 )
         self.told = json.loads(self._first_line())
         self.port = urlsplit(self.told["url"]).port
@@ -182,7 +190,8 @@ class Coordinator:
     def worker_processes(self) -> list[int]:
         """The processes that answer requests, where there are several."""
         children = _children(self.process.pid)
-        return [child for child in children if b"checkins.service.server" in _command(child)]
+        names = (b"checkins.service.server", forks.__file__.encode())
+        return [child for child in children if any(name in _command(child) for name in names)]
 
     def processes(self) -> list[int]:
         """The process and all that it started, but for those that compute epsilons and then end."""

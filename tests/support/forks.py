@@ -54,7 +54,8 @@ class Forked:
     """A forked process, with the part of the interface of ``subprocess.Popen`` that tests use.
 
     Calls ``main`` of ``module`` with these arguments. ``stdout`` is a pipe; standard error goes to
-    a file. Without ``with_epsilons`` a coordinator does not start the process for epsilons.
+    a file. Without ``with_epsilons`` a coordinator does not start the process for epsilons. With
+    ``forked_workers`` its workers are forked too, and share no metrics.
     """
 
     def __init__(
@@ -66,6 +67,7 @@ class Forked:
         env: Mapping[str, str] | None = None,
         stderr: IO[bytes] | IO[str] | None = None,
         with_epsilons: bool = False,
+        forked_workers: bool = False,
     ) -> None:
         told, tell = os.pipe()
         out, write = os.pipe()
@@ -75,6 +77,7 @@ class Forked:
             "cwd": str(cwd or Path.cwd()),
             "env": dict(os.environ if env is None else env),
             "with_epsilons": with_epsilons,
+            "forked_workers": forked_workers,
         }
         errors = 2 if stderr is None else stderr.fileno()
         parent = _parent()
@@ -225,9 +228,11 @@ def _be(request: dict[str, object], out: int, errors: int) -> None:
         os.environ.update(request["env"])  # type: ignore[call-overload]
         sys.stdout = open(1, "w", encoding="utf-8", closefd=False)  # noqa: SIM115
         sys.stderr = open(2, "w", encoding="utf-8", closefd=False, buffering=1)  # noqa: SIM115
+        server = importlib.import_module("checkins.service.server")
         if not request["with_epsilons"]:
-            server = importlib.import_module("checkins.service.server")
             server.create_app = _create_app  # the command has no option for it
+        if request["forked_workers"]:
+            server.start_worker = _ForkedWorker  # nor for this
         module = str(request["module"])
         sys.argv = [module, *request["arguments"]]  # type: ignore[misc]
         importlib.import_module(module).main()
@@ -240,6 +245,50 @@ def _be(request: dict[str, object], out: int, errors: int) -> None:
         with contextlib.suppress(OSError, ValueError):
             sys.stdout.flush()
         os._exit(code if isinstance(code, int) else 0 if code is None else 1)
+
+
+class _ForkedWorker:
+    """A forked worker, with the part of ``subprocess.Popen`` that a coordinator uses."""
+
+    def __init__(self, settings: Settings, listener: socket.socket) -> None:
+        parent = os.getpid()
+        self.returncode: int | None = None
+        self.pid = os.fork()
+        if self.pid:
+            return
+        code: object = 1
+        try:
+            for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+                signal.signal(number, signal.SIG_DFL)  # in place of the handlers of the parent
+            run_worker = importlib.import_module("checkins.service.server").run_worker
+            run_worker(settings, listener, parent_id=parent)
+        except SystemExit as left:
+            code = left.code
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            os._exit(code if isinstance(code, int) else 1)
+
+    def poll(self) -> int | None:
+        if self.returncode is None:
+            ended, status = os.waitpid(self.pid, os.WNOHANG)
+            self.returncode = os.waitstatus_to_exitcode(status) if ended else None
+        return self.returncode
+
+    def wait(self, timeout: float) -> int:
+        until = time.monotonic() + timeout
+        while (code := self.poll()) is None:
+            if time.monotonic() >= until:
+                raise subprocess.TimeoutExpired(f"worker {self.pid}", timeout)
+            time.sleep(0.01)
+        return code
+
+    def send_signal(self, number: int) -> None:
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
 
 
 def _create_app(settings: Settings) -> FastAPI:

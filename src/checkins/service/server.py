@@ -16,7 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import dataclass, field
 from types import FrameType
 from typing import Any
@@ -230,17 +230,7 @@ class _Workers:
 
     def spawn(self) -> None:
         """Start one worker."""
-        fd = self.listener.fileno()
-        process = subprocess.Popen(
-            [sys.executable, "-m", "checkins.service.server", str(fd), str(os.getpid())],
-            stdin=subprocess.PIPE,
-            pass_fds=[fd],
-        )
-        if process.stdin is not None:
-            with contextlib.suppress(BrokenPipeError):  # the worker died, and will be restarted
-                process.stdin.write(self.settings.to_json().encode())
-                process.stdin.close()
-        self.processes.append(process)
+        self.processes.append(start_worker(self.settings, self.listener))
 
     def wait_until_ready(self) -> None:
         """Wait until a worker answers; raise ComputationFailed if a worker could not start."""
@@ -295,15 +285,26 @@ def _raise_open_file_limit() -> None:
             resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
-def run_worker(arguments: Sequence[str]) -> None:
+def start_worker(settings: Settings, listener: socket.socket) -> subprocess.Popen[bytes]:
+    """Start a process that runs a worker, and write the settings to its standard input."""
+    fd = listener.fileno()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "checkins.service.server", str(fd), str(os.getpid())],
+        stdin=subprocess.PIPE,
+        pass_fds=[fd],
+    )
+    if process.stdin is not None:
+        with contextlib.suppress(BrokenPipeError):  # the worker died, and will be restarted
+            process.stdin.write(settings.to_json().encode())
+            process.stdin.close()
+    return process
+
+
+def run_worker(settings: Settings, listener: socket.socket, *, parent_id: int) -> None:
     """Run a worker, which serves an inherited socket until asked to stop or its parent dies.
 
-    The arguments are the socket's descriptor and the parent's process id. The settings come from
-    standard input.
+    ``parent_id`` is given instead of read here, because the parent may have died already.
     """
-    parent_id = int(arguments[1])  # not getppid(), because the parent may have died already
-    settings = Settings.from_json(sys.stdin.read())
-    listener = socket.socket(fileno=int(arguments[0]))
     _raise_open_file_limit()
     with logs.configure(settings.log_file):
         coordinator = Coordinator(settings)
@@ -319,4 +320,8 @@ async def _stop_without_parent(coordinator: Coordinator, parent_id: int) -> None
 
 
 if __name__ == "__main__":
-    run_worker(sys.argv[1:])
+    run_worker(
+        Settings.from_json(sys.stdin.read()),
+        socket.socket(fileno=int(sys.argv[1])),
+        parent_id=int(sys.argv[2]),
+    )

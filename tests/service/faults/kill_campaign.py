@@ -47,6 +47,7 @@ class KillCampaign:
     """Whether the coordinator is the command itself, which computes epsilons in a process too.
 
     Except in ``make soak`` that is so until it is killed the second time: later ones are forked.
+    Several workers are forked in any case, and compute no epsilons.
     """
     kills: Counter[str] = field(default_factory=Counter)
     outcomes: Counter[str] = field(default_factory=Counter)
@@ -61,6 +62,7 @@ class KillCampaign:
             self.store,
             workers=self.workers,
             real=self.real,
+            forked_workers=True,
             start=f"+{2 * self.start_s + 1 + self.plan.clients / 150:.0f}",
         )
 

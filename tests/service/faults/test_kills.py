@@ -18,7 +18,7 @@ from tests.support.postgres import Postgres
 
 SLOTS, KILLS, UP_S = (10_000, 200, 2.0) if SOAK else (60, 8, 0.3)
 """Sixty slots are enough for eight kills: each takes about a second, and a slot a fifth of one."""
-TIMES_WORKERS = 1 if SOAK else 4
+TIMES_WORKERS = 1 if SOAK else 2
 """How many times as many slots there are where several workers start, which takes longer."""
 CLIENTS_A_SLOT = 2.5
 SLOWER = (1.0,) if SOAK else (1.0, 3.0, 9.0)

@@ -70,7 +70,9 @@ def through_faults(
 ) -> tuple[Findings, list[Seen]]:
     """Run devices through a network that loses and repeats; judge it, and list its requests."""
     start = f"+{4 * start_s + 1:.0f}"
-    coordinator = Coordinator(plan.write(folder), store, workers=3, start=start)
+    coordinator = Coordinator(
+        plan.write(folder), store, workers=3, start=start, forked_workers=True
+    )
     journal = folder / "journal.jsonl"
     with coordinator.running():
         campaign = coordinator.campaign
