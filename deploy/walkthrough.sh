@@ -7,6 +7,7 @@
 # Both arguments are files. The folder of this script has the files of deploy/.
 set -euo pipefail
 wheel=$1 constraints=$2 here=$(cd "$(dirname "$0")" && pwd)
+work=$(mktemp -d)
 step() { printf '%4d s  %s\n' "$SECONDS" "$*"; }
 
 step "1. install"
@@ -29,7 +30,7 @@ make_certificate() {
     chgrp checkins /etc/checkins/tls.key && chmod 0640 /etc/checkins/tls.key
 }
 make_certificate
-cp /etc/checkins/tls.pem /root/ca.pem
+cp /etc/checkins/tls.pem $work/ca.pem
 echo "127.0.0.1 campaigns.example" >> /etc/hosts
 
 step "3. start with the command of checkins.service"
@@ -49,47 +50,47 @@ start() {
         bash -c "exec $(echo $command)" > /var/log/checkins.out 2> /var/log/checkins.err) &
     coordinator=$!
     for _ in $(seq 600); do
-        curl --silent --fail --cacert /root/ca.pem https://campaigns.example/readyz && break
+        curl --silent --fail --cacert $work/ca.pem https://campaigns.example/readyz && break
         kill -0 $coordinator || { cat /var/log/checkins.err; exit 1; }
         sleep 0.2
     done
     echo
 }
 start
-url=https://campaigns.example with=(--ca /root/ca.pem)
+url=https://campaigns.example with=(--ca $work/ca.pem)
 token=(--operator-token-file /etc/checkins/operator-token)
 
 step "4. open a campaign"
-checkins init --task synthetic --out /root/campaign.toml > /dev/null
+checkins init --task synthetic --out $work/campaign.toml > /dev/null
 sed -i -e 's/^epsilon = 0.5 /epsilon = 8.0 /' -e 's/^slots = 1000 /slots = 30 /' \
     -e "s/^start = [^ ]*/start = $(date -u -d '+20 seconds' +%Y-%m-%dT%H:%M:%SZ)/" \
-    /root/campaign.toml
-curl --silent --fail --cacert /root/ca.pem -H 'Content-Type: application/toml' \
+    $work/campaign.toml
+curl --silent --fail --cacert $work/ca.pem -H 'Content-Type: application/toml' \
     -H "Authorization: Bearer $(cat /etc/checkins/operator-token)" \
-    --data-binary @/root/campaign.toml $url/campaigns > /dev/null
+    --data-binary @$work/campaign.toml $url/campaigns > /dev/null
 
 step "5. keys, operators, metrics"
-python3 -c 'import secrets; [print(secrets.token_urlsafe()) for _ in range(3)]' > /root/keys
-checkins allow-list $url "${with[@]}" --add /root/keys "${token[@]}"
-checkins operators $url "${with[@]}" --add prometheus --role metrics --out /root/metrics-token \
+python3 -c 'import secrets; [print(secrets.token_urlsafe()) for _ in range(3)]' > $work/keys
+checkins allow-list $url "${with[@]}" --add $work/keys "${token[@]}"
+checkins operators $url "${with[@]}" --add prometheus --role metrics --out $work/metrics-token \
     "${token[@]}"
-curl --silent --fail --cacert /root/ca.pem $url/metrics \
-    -H "Authorization: Bearer $(cat /root/metrics-token)" | grep '^checkins_store_free_bytes'
+curl --silent --fail --cacert $work/ca.pem $url/metrics \
+    -H "Authorization: Bearer $(cat $work/metrics-token)" | grep '^checkins_store_free_bytes'
 
 step "6. three devices join, and one without a key is refused"
 join() {
-    checkins join $url "${with[@]}" --row "$1" --state "/root/device-$1" --most-epsilon 8 "${@:2}"
+    checkins join $url "${with[@]}" --row "$1" --state "$work/device-$1" --most-epsilon 8 "${@:2}"
 }
 join 9 --json && exit 1 || echo "refused, as it should be"
 for device in 1 2 3; do
-    sed -n "${device}p" /root/keys > "/root/key-$device"
-    join $device --key-file "/root/key-$device" --json > "/root/device-$device.json" &
+    sed -n "${device}p" $work/keys > "$work/key-$device"
+    join $device --key-file "$work/key-$device" --json > "$work/device-$device.json" &
     devices[device]=$!
 done
 
 step "7. renew the certificate and restart while the devices wait"
 make_certificate
-cat /etc/checkins/tls.pem >> /root/ca.pem
+cat /etc/checkins/tls.pem >> $work/ca.pem
 kill -HUP $coordinator
 for _ in $(seq 100); do
     grep -q certificate-loaded /var/log/checkins.err && break
@@ -100,7 +101,7 @@ kill -TERM $coordinator && wait $coordinator
 start
 for device in 1 2 3; do
     wait "${devices[device]}"
-    grep -o '"outcome": "[a-z]*"' "/root/device-$device.json" | head -1
+    grep -o '"outcome": "[a-z]*"' "$work/device-$device.json" | head -1
 done
 
 step "8. back up, and verify with the pinned key"

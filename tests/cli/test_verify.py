@@ -142,6 +142,9 @@ def test_an_address_is_that_of_a_coordinator(checkins, place: str) -> None:
 def test_an_address_without_a_service_is_reported(checkins) -> None:
     refused(checkins("verify", "http://127.0.0.1:1"), code=2, says="is a coordinator there?")
     refused(checkins("verify", "http://"), code=2, says="http://")
+    insecure = ("verify", "http://campaigns.example")
+    refused(checkins(*insecure), code=2, says="is not encrypted")
+    refused(checkins("verify", "http://127.0.0.1:1", "--ca", __file__), code=2, says="is for https")
     refused(checkins("verify", "http://[x"), code=2, says="http://[x")
 
 
