@@ -361,8 +361,8 @@ MUTANTS = (
         (
             Change(
                 "service/routes/readiness.py",
-                "if late_runs := _late_runs(runner):",
-                "if late_runs := []:",
+                "elif late_runs := [",
+                "elif late_runs := [] and [",
             ),
         ),
         (f"{READINESS}::test_each_reason_is_enough",),
@@ -694,8 +694,8 @@ MUTANTS = (
         (
             Change(
                 "accounting/accountant.py",
-                "    return OF_SOME_RANDOMIZER if is_unnamed else OF_DESIGN\n",
-                "    return OF_DESIGN\n",
+                "    if is_unnamed:\n        return OF_SOME_RANDOMIZER_AMONG_OTHERS",
+                "    if False:\n        return OF_SOME_RANDOMIZER_AMONG_OTHERS",
             ),
         ),
         (f"{ASSUMPTIONS}::test_a_lower_end_names_the_mechanism_it_is_about",),
@@ -1045,8 +1045,8 @@ MUTANTS = (
         (
             Change(
                 "accounting/exact/fourier_sum.py",
-                "    capped = copies * (excess + slot.excess)",
-                "    capped = copies * slot.excess",
+                "capped += count * (excess + slot.excess)",
+                "capped += count * slot.excess",
             ),
         ),
         (f"{FOURIER}::test_a_huge_ratio_above_the_grid_is_counted",),
