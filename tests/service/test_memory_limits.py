@@ -18,10 +18,17 @@ from checkins.protocol.report import report_to_bytes
 from checkins.service.authentication import hashed
 from checkins.service.runs import intake, memory_limits, opening, report_sum, slot_transitions
 from checkins.service.runs.intake import CheckIn, EnrolmentRequest
-from checkins.service.runs.memory_limits import MIB, MemoryBudget
+from checkins.service.runs.memory_limits import MIB, MemoryBudget, needed_bytes
 from checkins.service.store import schema
 from checkins.service.store.run_state import RunSpec
-from tests.support.campaigns import AVERAGED, EVERYONE, campaign, campaign_text
+from tests.support.campaigns import (
+    AVERAGED,
+    BANDS,
+    CORRELATED,
+    EVERYONE,
+    campaign,
+    campaign_text,
+)
 from tests.support.coordinator import OPERATOR
 from tests.support.in_process import play, problem
 from tests.support.store import House, total_of
@@ -356,3 +363,15 @@ def test_one_receipt_holds_room_for_one_report(tmp_path: Path) -> None:
         assert it.runner.report_memory._reserved == 0
 
     play(f"sqlite:///{tmp_path}/store.db", tmp_path, scenario)
+
+
+def test_a_run_needs_memory_for_the_earlier_sums_of_correlated_noise(tmp_path: Path) -> None:
+    """At least the exact sum and the noisy sum of each earlier slot: 16 bytes per number."""
+    house = House(f"sqlite:///{tmp_path}/store.db", tmp_path)
+    specs = [
+        house.open(campaign(population_id=name, **given))
+        for name, given in (("one", EVERYONE), ("two", CORRELATED))
+    ]
+    independent, correlated = map(needed_bytes, specs)
+    assert correlated - independent >= 16 * specs[1].dimension * (len(BANDS) - 1)
+    house.database.close()
