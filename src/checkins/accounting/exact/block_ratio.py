@@ -40,7 +40,7 @@ from checkins.accounting.exact.slot_ratio import (
 
 _TOLERANCE = 1e-30
 """Mass of the mean of a block's independent factors that may lie off their grid."""
-_CELLS = {Side.UP: 160, Side.DOWN: 400}
+_CELLS = {Side.UP: 160, Side.DOWN: 240}
 """Numbers of grid cells for the mean of the independent factors of a block."""
 _QUANTILE_CELLS = 600
 """Number of grid cells of the ratio of a block, from which the ratio of replace-one is built."""

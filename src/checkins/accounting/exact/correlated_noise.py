@@ -48,7 +48,9 @@ _MOST_DELTA = 1e-3
 """Largest delta at which the groupings of a single run are compared, to compose several runs."""
 _LOWER_SIZES = (*range(1, 17), 20, 24, 28, 32)
 """Numbers of slots per block that a search for a lower bound tries."""
-_PARTICIPATION_BITS = 40
+_PARTICIPATION_BITS, _LOWER_PRECISION = 40, 1e-4
+"""Number of binary digits to which a participation is rounded up, and the relative precision of the
+lower bound on epsilon, which is far below the upper bound."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +73,8 @@ class CorrelatedCampaign:
         uppers = tuple(
             part.divergence(adjacency, delta=delta, cells=cells) for part in self._parts(delta)
         )
-        return TightestBounds(uppers, (LowerBound(self, adjacency, delta=delta, cells=cells),))
+        lower = LowerBound(self, adjacency, delta=delta, cells=cells)
+        return TightestBounds(uppers, (lower,), _LOWER_PRECISION)
 
     def pair(self, rounding: Rounding, *, delta: float, runs: int) -> DominatingPair:
         """Return the dominating pair of all releases with the client and without the client.
