@@ -20,6 +20,7 @@ from checkins.accounting.design import (
     LaplaceReports,
     LocalRandomizer,
     NoiseAt,
+    NoiseStrategy,
     Population,
     PrivUnitReports,
     Protocol,
@@ -52,8 +53,29 @@ pure_randomizers = st.builds(LocalRandomizer, local_epsilons)
 approximate_randomizers = st.builds(LocalRandomizer, local_epsilons, _powers(1e-15, 0.5))
 local_randomizers = st.one_of(pure_randomizers, approximate_randomizers)
 client_noises = st.builds(GaussianNoise, noise_multipliers, st.just(NoiseAt.CLIENT))
+
+
+@st.composite
+def noise_strategies(draw: st.DrawFn, most_bands: int = 40) -> NoiseStrategy:
+    """Coefficients that do not increase, from one band to many, of any norm up to 1."""
+    bits = draw(st.integers(4, 20))
+    most = math.isqrt(4**bits)
+    numerators: list[int] = []
+    for _ in range(draw(st.integers(1, min(most_bands, 4**bits // 4)))):
+        room = math.isqrt(4**bits - sum(one * one for one in numerators))
+        most = min(most, room)
+        if most == 0:
+            break
+        numerators.append(draw(st.integers(1 + 3 * most // 4, most) | st.integers(1, most)))
+        most = numerators[-1]
+    return NoiseStrategy(tuple(numerators), bits)
+
+
 server_noises = st.builds(
-    GaussianNoise, _powers(LEAST_SLOT_NOISE, MOST_SLOT_NOISE), st.just(NoiseAt.SERVER)
+    GaussianNoise,
+    _powers(LEAST_SLOT_NOISE, MOST_SLOT_NOISE),
+    st.just(NoiseAt.SERVER),
+    st.none() | noise_strategies(),
 )
 gaussian_noises = st.one_of(client_noises, server_noises)
 
@@ -127,6 +149,7 @@ DESCRIPTIONS: dict[type, SearchStrategy[object]] = {
         RandomizedResponseReports, local_epsilons, st.just(0.0), st.integers(2, 10**6)
     ),
     GaussianNoise: gaussian_noises,
+    NoiseStrategy: noise_strategies(),
     Population: populations(),
     Design: designs(),
     RandomAllocation: random_allocations(),

@@ -21,6 +21,7 @@ from checkins.accounting.design import (
     Protocol,
 )
 from checkins.accounting.exact.campaign_divergence import campaign_of
+from checkins.accounting.exact.correlated_noise import CorrelatedCampaign
 from checkins.accounting.exact.gaussian import GaussianCampaign
 from checkins.accounting.exact.pure import PureCampaign
 from checkins.accounting.exact.pure_capacity import PureCapacityCampaign
@@ -82,7 +83,7 @@ def test_a_design_hands_its_own_numbers_to_the_accountant(design: Design) -> Non
         assert isinstance(campaign, PureCapacityCampaign) == ((design.capacity or 1) > 1)
         assert campaign.local_epsilon == design.randomizer.local_epsilon
     else:
-        assert isinstance(campaign, GaussianCampaign)
+        assert isinstance(campaign, GaussianCampaign | CorrelatedCampaign)
         assert campaign.capacity == design.capacity
         if design.protocol is Protocol.AVERAGED:
             assert campaign.noise == pytest.approx(

@@ -30,6 +30,7 @@ from tests.strategies import (
     deltas,
     local_epsilons,
     noise_multipliers,
+    noise_strategies,
     participations,
     populations,
 )
@@ -132,8 +133,11 @@ def randomizers(draw: st.DrawFn) -> tuple[RandomizerConfig, LocalRandomizer | Ga
     kind = draw(st.sampled_from(RandomizerKind))
     if kind is RandomizerKind.GAUSSIAN:
         clip, noise = draw(lengths), draw(noise_multipliers)
-        step = draw(grids(clip=clip, shortest=noise * clip / 3, longest=clip * (1 + 14 * noise)))
-        gaussian = GaussianNoise(noise, draw(st.sampled_from(NoiseAt)))
+        at = draw(st.sampled_from(NoiseAt))
+        strategy = draw(st.none() | noise_strategies()) if at is NoiseAt.SERVER else None
+        longest = clip * (1 + 14 * noise) * 2.0 ** (0 if strategy is None else strategy.bits)
+        step = draw(grids(clip=clip, shortest=noise * clip / 3, longest=longest))
+        gaussian = GaussianNoise(noise, at, strategy)
         return RandomizerConfig(kind, clip=clip, grid=step), gaussian
     local_epsilon = draw(local_epsilons)
     pure = LocalRandomizer(local_epsilon)

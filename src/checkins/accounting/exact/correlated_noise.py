@@ -110,7 +110,9 @@ class CorrelatedCampaign:
             for part in self.parts_of(grouping)
         ]
         firsts = [part.blocks[0] for part in candidates]
-        estimates = estimated_epsilons(firsts, noise=self.noise, delta=delta)
+        # With a capacity, the update of a displaced client may be opposite to the client's update.
+        noise = self.noise if self.capacity is None else self.noise / 2.0
+        estimates = estimated_epsilons(firsts, noise=noise, delta=delta)
         order = estimates.argsort(kind="stable")[:_MOST_PARTS]
         return [
             candidates[index]
