@@ -20,13 +20,13 @@ from checkins.accounting.design import (
     LaplaceReports,
     LocalRandomizer,
     NoiseAt,
-    NoiseStrategy,
     Population,
     PrivUnitReports,
     Protocol,
     RandomizedResponseReports,
     WakeTimes,
 )
+from checkins.accounting.noise_strategy import NoiseStrategy
 from checkins.accounting.random_allocation import RandomAllocation, StepDraw
 
 MOST = 10**12

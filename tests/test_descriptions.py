@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
-from checkins.accounting import design, random_allocation
+from checkins.accounting import design, noise_strategy, random_allocation
 from checkins.campaign import model, randomizer_config, task
 from checkins.protocol import rules
 from checkins.randomizers import grid, randomizer
@@ -19,7 +19,7 @@ from tests.randomizers import strategies as randomizer_strategies
 from tests.strategies import DESCRIPTIONS as DESIGNS
 
 MODULES = (
-    *(design, random_allocation, model, randomizer_config, task, rules),
+    *(design, noise_strategy, random_allocation, model, randomizer_config, task, rules),
     *(grid, randomizer),
 )
 RESULTS = {design.NamedRandomizer, rules.Rules}

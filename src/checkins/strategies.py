@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from checkins import validate
-from checkins.accounting.design import MOST_BANDS, NoiseStrategy
+from checkins.accounting.noise_strategy import MOST_BANDS, NoiseStrategy
 from checkins.errors import InvalidValue
 
 FloatArray = npt.NDArray[np.float64]

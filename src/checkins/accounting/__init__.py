@@ -20,13 +20,13 @@ from checkins.accounting.design import (
     LaplaceReports,
     LocalRandomizer,
     NoiseAt,
-    NoiseStrategy,
     Population,
     PrivUnitReports,
     Protocol,
     RandomizedResponseReports,
     WakeTimes,
 )
+from checkins.accounting.noise_strategy import NoiseStrategy
 from checkins.optional_imports import exports_on_first_use
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from typing import Any, cast
 
 from checkins import strategies, validate
 from checkins.accounting import Adjacency, NoiseAt, NoiseStrategy, Population, Protocol
-from checkins.accounting.design import MOST_BANDS
+from checkins.accounting.noise_strategy import MOST_BANDS
 from checkins.campaign.randomizer_config import RandomizerKind
 from checkins.campaign.task import (
     SCATTERING_NEEDS_PICTURES,

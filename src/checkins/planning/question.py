@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, fields
 
 from checkins import validate
 from checkins.accounting import Adjacency, NoiseAt, Population, Protocol
-from checkins.accounting.design import MOST_BANDS
+from checkins.accounting.noise_strategy import MOST_BANDS
 from checkins.campaign import Features, RandomizerKind, Task
 from checkins.campaign.task import DataSet, Model
 from checkins.errors import InvalidValue

@@ -35,13 +35,7 @@ from checkins.accounting.exact.correlated_noise import CorrelatedCampaign
 from checkins.accounting.exact.dominating_pair import NO_LOSS, DominatingPair, from_curve
 from checkins.accounting.exact.full_slots import FewFullSlots, FullSlots
 from checkins.accounting.exact.gaussian import GaussianCampaign
-from checkins.accounting.exact.grid_distribution import (
-    CELLS,
-    MIN_TOLERANCE,
-    TAIL_SHARE,
-    Rounding,
-    Side,
-)
+from checkins.accounting.exact.grid_distribution import CELLS, MIN_TOLERANCE, Rounding, Side
 from checkins.accounting.exact.named import NamedCampaign
 from checkins.accounting.exact.pure import PureCampaign, PureReplaceOne
 from checkins.accounting.exact.pure_capacity import PureCapacityCampaign
@@ -79,7 +73,7 @@ def _divergence_with_unrelated_windows(
     rounding = Rounding.near(delta, side=Side.UP, cells=cells or CELLS, runs=2)
     campaign = campaign_of(design)
     if isinstance(campaign, CorrelatedCampaign):
-        return ThroughAbsence(campaign.pair(rounding, delta=delta, runs=2))
+        return ThroughAbsence(campaign.pair(rounding, delta=delta))
     through_absence = ThroughAbsence(campaign.pair(rounding))
     randomizer = design.randomizer
     if isinstance(randomizer, GaussianNoise):
@@ -416,15 +410,20 @@ def pair(
         return NO_LOSS.compose(_cached_replace_one_pair(campaign, rounding), rounding)
     if isinstance(campaign, PureCapacityCampaign | NamedCampaign):
         return _cached_pair(campaign, adjacency, _with_rounded_tolerance(rounding))
-    if isinstance(campaign, CorrelatedCampaign) and (
-        relation is Adjacency.ADD_REMOVE or rounding.side is Side.DOWN
-    ):  # an update of 0 is as if the client is absent
-        runs = max(1, round(TAIL_SHARE * delta / rounding.tolerance))
-        return campaign.pair(rounding, delta=delta, runs=runs)
-    if relation is Adjacency.ADD_REMOVE and not isinstance(campaign, CorrelatedCampaign):
+    smallest_delta, cells = rounding.tolerance * 1e4, _curve_cells(rounding)
+    if isinstance(campaign, CorrelatedCampaign):
+        if relation is Adjacency.ADD_REMOVE or rounding.side is Side.DOWN:
+            return campaign.pair(rounding, delta=delta)  # an update of 0 is as if it is absent
+        curve = campaign.divergence(
+            adjacency,
+            delta=smallest_delta,
+            cells=cells,
+            grouping_delta=campaign.delta_of_run(delta, rounding),
+        )
+    elif relation is Adjacency.ADD_REMOVE:
         return campaign.pair(rounding)
-    smallest_delta = rounding.tolerance * 1e4
-    curve = divergence(design, adjacency, delta=smallest_delta, cells=_curve_cells(rounding))
+    else:
+        curve = divergence(design, adjacency, delta=smallest_delta, cells=cells)
     guess = curve.upper_epsilon(delta)
     return NO_LOSS.compose(_curve_pair(curve, rounding, guess=guess, delta=delta), rounding)
 

@@ -21,11 +21,11 @@ from functools import cached_property
 
 from scipy.special import ndtr, ndtri
 
-from checkins.accounting.design import LEAST_SLOT_NOISE, Adjacency, NoiseStrategy
+from checkins.accounting.design import LEAST_SLOT_NOISE, Adjacency
 from checkins.accounting.exact.block_ratio import BlockCampaign
 from checkins.accounting.exact.dominating_pair import DominatingPair, mixture
 from checkins.accounting.exact.gaussian import GaussianCampaign
-from checkins.accounting.exact.grid_distribution import Rounding, Side
+from checkins.accounting.exact.grid_distribution import TAIL_SHARE, Rounding, Side
 from checkins.accounting.exact.slot_blocks import (
     MOST_SHARED,
     ROUND_OFF,
@@ -37,6 +37,7 @@ from checkins.accounting.exact.slot_blocks import (
     lower_spread,
     spread_of,
 )
+from checkins.accounting.noise_strategy import NoiseStrategy
 from checkins.accounting.solve import DeltaBounds, Divergence, Interval, TightestBounds, crossing
 
 _MOST_PARTS, _WORTH_TRYING = 3, 1.01
@@ -44,7 +45,7 @@ _MOST_PARTS, _WORTH_TRYING = 3, 1.01
 epsilons relative to the smallest."""
 _NEARLY_WHOLE = 0.95
 """Smallest share of the slots of a run for which the bounds for the whole run are tried, too."""
-_MOST_DELTA = 1e-3
+_MOST_DELTA = 1e-2
 """Largest delta at which the groupings of a single run are compared, to compose several runs."""
 _LOWER_SIZES = (*range(1, 17), 20, 24, 28, 32)
 """Numbers of slots per block that a search for a lower bound tries."""
@@ -68,22 +69,41 @@ class CorrelatedCampaign:
     participation: float
     capacity: int | None = None
 
-    def divergence(self, adjacency: Adjacency, *, delta: float, cells: int | None) -> Divergence:
-        """Return bounds on the divergence. ``cells`` is as in ``GaussianCampaign``."""
+    def divergence(
+        self,
+        adjacency: Adjacency,
+        *,
+        delta: float,
+        cells: int | None,
+        grouping_delta: float | None = None,
+    ) -> Divergence:
+        """Return bounds on the divergence. ``cells`` is as in ``GaussianCampaign``.
+
+        The groupings are good at ``grouping_delta``. None means at ``delta``.
+        """
         uppers = tuple(
-            part.divergence(adjacency, delta=delta, cells=cells) for part in self._parts(delta)
+            part.divergence(adjacency, delta=delta, cells=cells)
+            for part in self._parts(grouping_delta or delta)
         )
         lower = LowerBound(self, adjacency, delta=delta, cells=cells)
         return TightestBounds(uppers, (lower,), _LOWER_PRECISION)
 
-    def pair(self, rounding: Rounding, *, delta: float, runs: int) -> DominatingPair:
+    def delta_of_run(self, delta: float, rounding: Rounding) -> float:
+        """Return the delta at which a run matters if it is composed with others at ``delta``.
+
+        It is larger than ``delta``, because the privacy losses of runs add up. The number of runs
+        is that for which ``rounding`` was chosen.
+        """
+        runs = max(1.0, TAIL_SHARE * delta / rounding.tolerance)
+        of_run = float(ndtr(ndtri(min(delta, 0.5)) / math.sqrt(runs)))
+        return max(delta, min(of_run, _MOST_DELTA * self.participation))
+
+    def pair(self, rounding: Rounding, *, delta: float) -> DominatingPair:
         """Return the dominating pair of all releases with the client and without the client.
 
-        It is good for composing ``runs`` runs at ``delta``. Then each run matters at a larger
-        delta, because their privacy losses add up.
+        It is good for composing runs at ``delta``.
         """
-        delta_of_run = float(ndtr(ndtri(min(delta, 0.5)) / math.sqrt(runs)))
-        delta_of_run = max(delta, min(delta_of_run, _MOST_DELTA * self.participation))
+        delta_of_run = self.delta_of_run(delta, rounding)
         if rounding.side is Side.DOWN:
             lower = LowerBound(self, Adjacency.ADD_REMOVE, delta=delta_of_run, cells=None)
             return lower.campaign.pair(rounding)

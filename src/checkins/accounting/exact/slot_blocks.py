@@ -21,8 +21,8 @@ from functools import lru_cache
 import numpy as np
 from scipy.special import ndtr
 
-from checkins.accounting.design import NoiseStrategy
 from checkins.accounting.exact.slot_ratio import FloatArray
+from checkins.accounting.noise_strategy import NoiseStrategy
 
 ROUND_OFF = 1e-12
 """Relative error that covers the rounding of sums of products of coefficients."""

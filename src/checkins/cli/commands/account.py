@@ -220,7 +220,7 @@ _NEEDED_OPTIONS = {
 def _strategy(given: GivenOptions) -> NoiseStrategy | None:
     """Return how noise is correlated across slots. None if the options do not say."""
     from checkins import strategies
-    from checkins.accounting.design import MOST_BANDS
+    from checkins.accounting.noise_strategy import MOST_BANDS
 
     if "strategy" not in given:
         return None

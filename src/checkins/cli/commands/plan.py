@@ -280,7 +280,7 @@ def _server(given: GivenOptions) -> Server:
 def _constraints(given: GivenOptions) -> Constraints:
     """Return the parameters of the design that options fix. Other parameters are None."""
     from checkins.accounting import NoiseAt, Protocol
-    from checkins.accounting.design import MOST_BANDS
+    from checkins.accounting.noise_strategy import MOST_BANDS
     from checkins.campaign import RandomizerKind
     from checkins.planning import Constraints
     from checkins.planning.question import MAX_PLANNED_SLOTS, MAX_REPEATS

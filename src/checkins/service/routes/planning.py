@@ -11,7 +11,7 @@ from typing import Any, Literal
 from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel, Field
 
-from checkins.accounting.design import MOST_BANDS
+from checkins.accounting.noise_strategy import MOST_BANDS
 from checkins.errors import InvalidValue
 from checkins.planning.question import MAX_CLIENTS, MAX_DIMENSION
 from checkins.protocol import wire
