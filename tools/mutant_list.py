@@ -18,6 +18,7 @@ LOGS, BACKGROUND = "tests/service/test_logs.py", "tests/service/test_background_
 READINESS, DATABASE = "tests/service/test_readiness.py", "tests/service/test_database.py"
 GRID = "tests/randomizers/test_grid.py"
 CORRELATED = "tests/protocol/test_correlated_noise.py"
+BANDED = "tests/accounting/test_correlated_noise.py"
 PAST_SUMS = "tests/service/test_correlated_noise.py"
 
 MEMORY = "tests/service/test_memory_limits.py"
@@ -1488,5 +1489,96 @@ MUTANTS = (
             ),
         ),
         (f"{OPERATORS}::test_a_log_that_was_changed_is_refused",),
+    ),
+    Mutant(
+        "last-coefficient-left-out",
+        "the accountant leaves out the last coefficient of correlated noise",
+        (
+            Change(
+                "accounting/exact/campaign_divergence.py",
+                "min(design.slots, randomizer.strategy.bands),",
+                "max(1, min(design.slots, randomizer.strategy.bands) - 1),",
+            ),
+        ),
+        (f"{BANDED}::test_all_coefficients_count",),
+    ),
+    Mutant(
+        "distance-of-blocks-off-by-one",
+        "blocks of slots with correlated noise count as if they were further apart",
+        (
+            Change(
+                "accounting/exact/slot_blocks.py",
+                "range(0, rows, period)",
+                "range(0, rows, period + 1)",
+            ),
+            Change(
+                "accounting/exact/slot_blocks.py",
+                "places = np.arange(columns.shape[1]) % grouping.period",
+                "places = np.arange(columns.shape[1])",
+            ),
+            Change(
+                "accounting/exact/slot_blocks.py",
+                "np.bincount(places, of_block, grouping.period)[places]",
+                "np.bincount(places, of_block)[places]",
+            ),
+        ),
+        (
+            f"{BANDED}::test_the_variance_of_spaced_slots_covers_every_slot_of_every_class",
+            f"{BANDED}::test_the_spread_of_blocks_is_that_of_columns_on_a_circle",
+        ),
+    ),
+    Mutant(
+        "independent-blocks-that-overlap",
+        "blocks whose noise overlaps count as independent, without a larger variance",
+        (
+            Change(
+                "accounting/exact/slot_blocks.py",
+                "products = (columns * weights) @ columns.T",
+                "products = columns @ columns.T",
+            ),
+        ),
+        (f"{BANDED}::test_the_spread_of_blocks_is_that_of_columns_on_a_circle",),
+    ),
+    Mutant(
+        "column-norm-above-one",
+        "coefficients of correlated noise may have a norm above 1",
+        (Change("accounting/noise_strategy.py", "squares > 4**self.bits", "squares < 0"),),
+        (f"{BANDED}::test_a_norm_of_exactly_one_is_allowed",),
+    ),
+    Mutant(
+        "increasing-coefficients",
+        "coefficients of correlated noise may increase",
+        (
+            Change(
+                "accounting/noise_strategy.py",
+                "any(later > earlier for earlier, later in pairwise(self.numerators))",
+                "False",
+            ),
+        ),
+        (f"{BANDED}::test_coefficients_that_no_theorem_covers_are_refused",),
+    ),
+    Mutant(
+        "blocks-with-a-capacity",
+        "the bound by blocks is used with a capacity, for which it is not proved",
+        (
+            Change(
+                "accounting/exact/correlated_noise.py",
+                "only_single = self.capacity is not None",
+                "only_single = False",
+            ),
+        ),
+        (f"{BANDED}::test_a_capacity_allows_spacing_only_and_costs_more",),
+    ),
+    Mutant(
+        "correlated-noise-priced-as-independent",
+        "a campaign with correlated noise has the epsilon of independent noise",
+        (
+            Change(
+                "accounting/exact/campaign_divergence.py",
+                "isinstance(randomizer, GaussianNoise) and randomizer.strategy is not None:",
+                "isinstance(randomizer, GaussianNoise) and randomizer.noise_multiplier < 0.0:",
+            ),
+        ),
+        (f"{BANDED}::test_the_table_is_reproduced",),
     ),
 )

@@ -62,6 +62,7 @@ def test_json_is_the_certificate_of_the_library(checkins) -> None:
         f"{SERVER} --delta 1e-6 --adjacency add-remove",
         f"{SERVER} --delta 1e-6 --adjacency add-remove --capacity all",
         f"{SERVER} --delta 1e-6 --adjacency replace-one --capacity 10",
+        f"{SERVER} --delta 1e-6 --adjacency add-remove --bands 8 --strategy optimised",
         f"{SERVER.replace('server', 'client')} --delta 1e-6 --adjacency add-remove --capacity 1",
         f"{PURE.replace('fixed', 'sliding')} --window 50 --adjacency add-remove",
         f"{PURE.replace('fixed', 'sliding')} --window 50 --adjacency replace-one --wake-times any",
@@ -206,6 +207,43 @@ def test_what_the_accountant_refuses_is_told_by_its_line(checkins, tmp_path: Pat
     assert outcome.code == 2
     assert outcome.err.count("\n") == 1
     assert f"{path}:2: [budget] population: " in outcome.err
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ("--bands 8", "--bands 8: needs --strategy, which is missing"),
+        ("--strategy optimised", "--strategy optimised: needs --bands, which is missing"),
+        ("--bands 8 --strategy best", "--strategy best: must be square-root, optimised or a file"),
+        ("--bands 0 --strategy optimised", "--bands 0: must be an integer from 1 to 1,024"),
+        ("--bands 3 --strategy FILE", "--bands 3: must be 2, as in "),
+    ],
+)
+def test_correlated_noise_has_no_default(
+    checkins, tmp_path: Path, options: str, problem: str
+) -> None:
+    path = tmp_path / "strategy.json"
+    path.write_text('{"bits": 2, "numerators": [3, 2]}', encoding="utf-8")
+    same = f"account {SERVER} --delta 1e-6 --adjacency add-remove"
+    outcome = checkins(*f"{same} {options}".replace("FILE", str(path)).split())
+    assert outcome.code == 2
+    assert problem in outcome.err
+    found = answer(checkins(*f"{same} --bands 2 --strategy {path} --json".split()))
+    assert any("correlated" in line for line in found["assumptions"])
+    client = f"{same.replace('server', 'client')} --capacity 1 --bands 2 --strategy {path}"
+    assert "needs --noise-at server" in checkins(*client.split()).err
+
+
+def test_the_optimised_strategy_is_not_known_while_slots_are_solved_for(checkins) -> None:
+    options = "--protocol fixed --participation 1 --noise-multiplier 1 --noise-at server"
+    guarantee = "--delta 1e-6 --adjacency add-remove --epsilon 0.5 --solve slots"
+    outcome = checkins(f"calibrate {options} {guarantee} --bands 4 --strategy optimised")
+    assert outcome.code == 2
+    assert "depends on the number of slots" in outcome.err
+    found = answer(
+        checkins(f"calibrate {options} {guarantee} --bands 4 --strategy square-root --json")
+    )
+    assert found["epsilon"] <= 0.5
 
 
 @pytest.mark.parametrize(

@@ -20,8 +20,8 @@ from checkins.campaign.task import (
     SCATTERING_NEEDS_PICTURES,
     DataFile,
     Features,
-    Optimizer,
     StepSizes,
+    Task,
     features_fit,
     optimizer_argument,
     require_optimizer_kind,
@@ -220,11 +220,18 @@ class NamedStrategy:
     name: StrategyName
     bands: int
 
-    def for_run(self, *, slots: int, optimizer: Optimizer | None) -> NoiseStrategy:
-        """Return the coefficients. Without an optimizer, gradient descent is assumed."""
+    def for_run(self, *, slots: int, task: Task | None) -> NoiseStrategy:
+        """Return the coefficients. Without a task, gradient descent is assumed."""
         workload = Workload(slots)
-        if optimizer is not None:
-            workload = Workload(slots, optimizer.momentum, optimizer.nesterov, optimizer.minibatch)
+        if task is not None:
+            optimizer = task.optimizer
+            workload = Workload(
+                slots,
+                optimizer.momentum,
+                optimizer.nesterov,
+                optimizer.minibatch,
+                tail=task.average,
+            )
         return strategies.named(self.name, self.bands, workload)
 
 

@@ -79,7 +79,10 @@ def campaign_from_canonical(text: str) -> Campaign:
         raise InvalidValue("campaign", text[:60], "is not JSON") from error
     if not isinstance(values, dict):
         raise InvalidValue("campaign", text[:60], "must be a JSON object")
-    schedule = values.get("schedule")
+    randomizer, schedule = values.get("randomizer"), values.get("schedule")
+    noise = randomizer.get("noise") if isinstance(randomizer, dict) else None
+    if isinstance(noise, dict) and "strategy" in noise:  # it would have to be optimised first
+        raise InvalidValue("campaign", text[:60], "is not in canonical form")
     if isinstance(schedule, dict) and isinstance(schedule.get("start"), str):
         schedule["start"] = _parse_date_time(schedule["start"])
     campaign = campaign_of(TomlSource("campaign", values, {}))
@@ -169,9 +172,7 @@ def _build_campaign(source: TomlSource, sections: Sequence[Section]) -> Campaign
     task = _build_task(arguments) if "task" in arguments else None
     strategy = top.pop("strategy")
     if isinstance(strategy, NamedStrategy):
-        optimizer = None if task is None else task.optimizer
-        slots = arguments["design"]["slots"]
-        strategy = strategy.for_run(slots=slots, optimizer=optimizer)
+        strategy = strategy.for_run(slots=arguments["design"]["slots"], task=task)
     noise = noise_of_kind(randomizer["kind"], strategy=strategy, **noise_values)
     del top["schema"]
     return Campaign(

@@ -27,6 +27,7 @@ from checkins.accounting.exact.dominating_pair import DominatingPair, mixture
 from checkins.accounting.exact.gaussian import GaussianCampaign
 from checkins.accounting.exact.grid_distribution import TAIL_SHARE, Rounding, Side
 from checkins.accounting.exact.slot_blocks import (
+    LEAST_SHARED,
     MOST_SHARED,
     ROUND_OFF,
     Blocks,
@@ -280,9 +281,10 @@ class LowerBound:
             for size in _LOWER_SIZES:
                 spread = lower_spread(self._correlated.strategy, rows, size)
                 count = (slots - rows + 1) // size
-                if count and (size == 1 or 0 < spread.covariance < MOST_SHARED * spread.variance):
-                    share = count * size / slots * (1.0 - ROUND_OFF)
-                    yield Blocks(count, size, spread, self._correlated.participation * share)
+                share = spread.covariance / spread.variance
+                if count and (size == 1 or LEAST_SHARED <= share <= MOST_SHARED):
+                    counted = count * size / slots * (1.0 - ROUND_OFF)
+                    yield Blocks(count, size, spread, self._correlated.participation * counted)
             rows //= 2
 
 

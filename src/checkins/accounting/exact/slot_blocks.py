@@ -26,8 +26,8 @@ from checkins.accounting.noise_strategy import NoiseStrategy
 
 ROUND_OFF = 1e-12
 """Relative error that covers the rounding of sums of products of coefficients."""
-MOST_SHARED = 1.0 - 1e-6
-"""Largest share of the variance that the slots of a block may have in common."""
+LEAST_SHARED, MOST_SHARED = 1e-6, 1.0 - 1e-6
+"""Smallest and largest share of the variance that the slots of a block may have in common."""
 _SIZES, _SPACINGS = (2, 3, 4, 6, 8, 12, 16), (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
 """Numbers of slots per block, and distances between them, that are tried."""
 _PERIODS_PER_DOUBLING = 6
@@ -119,6 +119,7 @@ def _spread_of_blocks(
     covariance = float(products[~np.eye(len(products), dtype=bool)].max())
     if covariance > MOST_SHARED * variance:
         return None
+    covariance = max(covariance, LEAST_SHARED * variance)
     return Spread(variance * (1.0 + ROUND_OFF), covariance * (1.0 + ROUND_OFF))
 
 
