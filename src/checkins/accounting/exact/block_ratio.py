@@ -30,6 +30,7 @@ from checkins.accounting.exact.grid_distribution import (
     discretise_up,
     sum_of,
 )
+from checkins.accounting.exact.report_laws import DiscreteRatio
 from checkins.accounting.exact.slot_ratio import (
     DEVIATES,
     AttainedRatio,
@@ -103,75 +104,29 @@ class ScaledGaussians:
         return low * float(self.scales[0]), high * float(self.scales[-1])
 
 
-@dataclass(frozen=True, slots=True)
-class AntitheticRatio:
-    """The largest l - e^eps l' in convex order, if l and l' are distributed as ``ratio``.
+def antithetic_ratio(ratio: GridDistribution, epsilon: float) -> DiscreteRatio:
+    """Return the largest l - e^eps l' in convex order, if l and l' are distributed as ``ratio``.
 
-    It is attained if l' is as small as possible whenever l is large. ``ratio`` is rounded up on a
-    grid first: ``values`` and ``masses`` are those of l - e^eps l' in increasing order, and
-    ``excess`` is the mean that was lost by capping large values of l.
+    It is attained if l' is as small as possible whenever l is large. So the quantiles of l and l'
+    are matched from opposite ends.
 
     Theorem:     docs/theory/correlated-noise.md, "Replace-one".
     Neighbours:  replace-one, at privacy loss ``epsilon``.
     """
-
-    ratio: SlotRatio
-    epsilon: float
-    values: FloatArray
-    masses: FloatArray
-    excess: float
-
-    @classmethod
-    def of(cls, ratio: SlotRatio, rounded: GridDistribution, epsilon: float) -> AntitheticRatio:
-        """Match the quantiles of l and l' from opposite ends. ``rounded`` is ``ratio``, up."""
-        kept = rounded.masses > 0.0
-        values, masses = (rounded.values + rounded.origin)[kept], rounded.masses[kept]
-        from_top, from_bottom = np.cumsum(masses[::-1]), np.cumsum(masses)
-        ends = np.unique(np.concatenate((from_top, from_bottom)))
-        ends = np.append(ends[ends < 0.5], 0.5)
-        # Between two ends, l is a large value and l' a small value, or the other way round.
-        last = len(values) - 1
-        large = values[::-1][np.minimum(np.searchsorted(from_top, ends), last)]
-        small = values[np.minimum(np.searchsorted(from_bottom, ends), last)]
-        shares, growth = np.diff(ends, prepend=0.0), math.exp(epsilon)
-        differences = np.concatenate((small - growth * large, (large - growth * small)[::-1]))
-        shares = np.concatenate((shares, shares[::-1]))
-        order = np.argsort(differences, kind="stable")
-        return cls(ratio, epsilon, differences[order], shares[order], rounded.excess)
-
-    @property
-    def mean(self) -> float:
-        return -math.expm1(self.epsilon)
-
-    @property
-    def floor(self) -> float:
-        return float(self.values[0])
-
-    @property
-    def quantiles(self) -> FloatArray:
-        up = self.ratio.quantiles
-        return up - math.exp(self.epsilon) * up[::-1]
-
-    def call(self, t: FloatArray) -> FloatArray:
-        masses = np.cumsum(self.masses[::-1])
-        moments = np.cumsum((self.values * self.masses)[::-1])
-        above = len(self.values) - np.searchsorted(self.values, t, side="right")
-        calls = _with_zero(moments)[above] - t * _with_zero(masses)[above]
-        return np.asarray(np.maximum(calls, 0.0) + self.excess)
-
-    def put(self, t: FloatArray) -> FloatArray:
-        masses, moments = np.cumsum(self.masses), np.cumsum(self.values * self.masses)
-        below = np.searchsorted(self.values, t, side="left")
-        puts = t * _with_zero(masses)[below] - _with_zero(moments)[below]
-        return np.asarray(np.maximum(puts, 0.0))
-
-    def likely_range(self, tolerance: float) -> tuple[float, float]:
-        high = self.ratio.likely_range(tolerance)[1]
-        return max(self.floor, -math.exp(self.epsilon) * high), min(high, float(self.values[-1]))
-
-
-def _with_zero(sums: FloatArray) -> FloatArray:
-    return np.concatenate(([0.0], sums))
+    kept = ratio.masses > 0.0
+    values, masses = (ratio.values + ratio.origin)[kept], ratio.masses[kept]
+    from_top, from_bottom = np.cumsum(masses[::-1]), np.cumsum(masses)
+    ends = np.unique(np.concatenate((from_top, from_bottom)))
+    ends = np.append(ends[ends < 0.5], 0.5)
+    # Between two ends, l is a large value and l' a small value, or the other way round.
+    last = len(values) - 1
+    large = values[::-1][np.minimum(np.searchsorted(from_top, ends), last)]
+    small = values[np.minimum(np.searchsorted(from_bottom, ends), last)]
+    shares, growth = np.diff(ends, prepend=0.0), math.exp(epsilon)
+    differences = np.concatenate((small - growth * large, large - growth * small))
+    mean = -math.expm1(epsilon)
+    shares = np.concatenate((shares, shares))
+    return DiscreteRatio(differences - mean, shares, mean=mean, excess=ratio.excess)
 
 
 @lru_cache(maxsize=512)
@@ -213,7 +168,7 @@ class BlockCampaign(GaussianCampaign):
 
     def replace_one_ratio(self, epsilon: float) -> SlotRatio:
         rounded = _rounded_block_ratio(self.shift, self.shared, self.slots_per_block)
-        return AntitheticRatio.of(self.add_remove_ratio(), rounded, epsilon)
+        return antithetic_ratio(rounded, epsilon)
 
     def attained_add_remove_ratio(self) -> AttainedRatio:
         """Return a lower bound on the ratio in convex order, which proves lower bounds."""
