@@ -31,6 +31,7 @@ BENCHES = {
     "accountants": "accountants",
     "device_noise": "device_noise",
     "beside_bare": "simulator",
+    "correlated": "simulator",
     "beside_peers": "simulator",
     "growth": "simulator",
     "on_device": "simulator",

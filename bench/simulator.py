@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
@@ -26,6 +27,7 @@ from checkins.campaign import (
 )
 from checkins.simulation.engine.outcome import Outcome, simulate
 from checkins.simulation.engine.training import Scenario
+from checkins.strategies import square_root
 from checkins.tasks.data.dataset import Dataset
 from checkins.tasks.linear_models import Softmax
 from checkins.tasks.loaded_task import LoadedTask
@@ -33,6 +35,7 @@ from checkins.tasks.loaded_task import LoadedTask
 HERE = Path(__file__).parent
 DEVICE = HERE / "gpu.json"
 """Stored results of ``bench.gpu``, because few machines have an accelerator."""
+BANDS, FEWEST_PER_SLOT = 64, 10
 MOST, PFL_LEAST, FLOWER_LEAST, DEVICE_LEAST = 1.3, 50, 500, 0.8
 PER_SLOT, REPEATS = (1, 64), 5
 STRETCH = {1: 512, 64: 256}
@@ -55,7 +58,18 @@ def lesson(rows: int = bare.ROWS) -> LoadedTask:
 
 def ours(*, per_slot: int, slots: int, rows: int = bare.ROWS) -> Outcome:
     """Run the same work with ``simulate``, with full slots and without evaluations."""
-    noise = bare.NOISE / per_slot**0.5
+    noise = GaussianNoise(bare.NOISE / per_slot**0.5, NoiseAt.CLIENT)
+    return _simulated(noise, per_slot=per_slot, slots=slots, rows=rows)
+
+
+def _simulated(
+    noise: GaussianNoise,
+    *,
+    per_slot: int,
+    slots: int,
+    rows: int = bare.ROWS,
+    average: float | None = None,
+) -> Outcome:
     campaign = Campaign(
         "bench",
         None,
@@ -64,12 +78,12 @@ def ours(*, per_slot: int, slots: int, rows: int = bare.ROWS) -> Outcome:
             Protocol.FIXED,
             slots=slots,
             participation=1.0,
-            randomizer=GaussianNoise(noise, NoiseAt.CLIENT),
+            randomizer=noise,
             capacity=per_slot,
         ),
         1,
         RandomizerConfig(RandomizerKind.GAUSSIAN, clip=bare.CLIP),
-        Task("synthetic", "softmax", Optimizer(bare.RATE)),
+        Task("synthetic", "softmax", Optimizer(bare.RATE), average=average),
     )
     # With this many clients, a slot is not full with probability at most one in a million.
     clients = slots * (per_slot + 14 + 8 * round(per_slot**0.5))
@@ -112,6 +126,41 @@ def _beside_bare() -> tuple[Section, float]:
 
 def beside_bare() -> Section:
     return _beside_bare()[0]
+
+
+def correlated() -> Section:
+    """Measure the time of correlated noise, and of an average of the models."""
+    independent = GaussianNoise(bare.NOISE, NoiseAt.SERVER)
+    noise = replace(independent, strategy=square_root(BANDS))
+    variants: dict[str, tuple[GaussianNoise, float | None]] = {
+        "independent noise": (independent, None),
+        f"correlated noise, {BANDS} bands": (noise, None),
+        "independent noise, average of the models": (independent, 0.25),
+        f"correlated noise, {BANDS} bands, average of the models": (noise, 0.25),
+    }
+    rows, holds = [], True
+    for per_slot in PER_SLOT:
+        slots = SLOTS[per_slot]
+        best = dict.fromkeys(variants, float("inf"))
+        for _ in range(REPEATS + 1):  # the first time includes compilation
+            for name, (noise_of_slot, average) in variants.items():
+                began = time.process_time()
+                _simulated(noise_of_slot, per_slot=per_slot, slots=slots, average=average)
+                best[name] = min(best[name], (time.process_time() - began) / slots)
+        base = best["independent noise"]
+        for name, seconds in best.items():
+            ratio = seconds / base
+            holds = holds and (per_slot < FEWEST_PER_SLOT or ratio <= MOST)
+            rows.append([str(per_slot), name, f"{1e6 * seconds:.0f} µs", f"{ratio:.2f}"])
+    return Section(
+        "The simulator: correlated noise and averages, softmax regression of 784 x 10",
+        f"With {FEWEST_PER_SLOT} or more clients per slot, both together take at most {MOST} times"
+        " the processor time of independent noise. With one client, a slot is little more than its"
+        " noise.",
+        holds,
+        ("clients a slot", "noise", "processor time of a slot", "times as long"),
+        rows,
+    )
 
 
 def peer(name: str, *, way: str, workers: int) -> dict[str, Any]:

@@ -61,6 +61,7 @@ FIGURES = (
     _bench("accountants", "bench/accountants.py", *DPSGD),
     _bench("device_noise", "bench/device_noise.py"),
     _bench("beside_bare", "bench/simulator.py", apart=(ACCOUNTING,)),
+    _bench("correlated", "bench/simulator.py", apart=(ACCOUNTING,)),
     _bench("beside_peers", "bench/simulator.py", *PEERS, apart=(ACCOUNTING,)),
     _bench(
         "growth",
@@ -101,6 +102,12 @@ FIGURES = (
         "patients-auc",
         "python examples/patients_auc.py --seeds 5 --out out",
         ("examples/patients_auc.py",),
+        shown="docs/experiments.md",
+    ),
+    Figure(
+        "one-check-in",
+        "python examples/one_check_in.py --seeds 20 --out out/one-check-in",
+        ("examples/one_check_in.py",),
         shown="docs/experiments.md",
     ),
     Figure(
