@@ -17,6 +17,7 @@ from checkins.campaign import Campaign, Task, parse_campaign, read_campaign
 from checkins.campaign.templates import Template, template_text
 from checkins.errors import InvalidValue, NotCovered
 from checkins.planning import Constraints, Learning, Question, make_plan
+from checkins.planning.cost_model import AVERAGE_SHARE
 from checkins.tasks.loaded_task import model_of
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -24,7 +25,10 @@ ROOT = Path(__file__).resolve().parents[1]
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """A task with a budget. Designs are compared by ``metric`` on its public holdout."""
+    """A task with a budget. Designs are compared by ``metric`` on its public holdout.
+
+    ``runs`` is the number of runs, or None if the planner chooses it.
+    """
 
     name: str
     task: Task
@@ -33,6 +37,18 @@ class Problem:
     population: Population
     metric: str
     seeds: int
+    runs: int | None = None
+
+    @property
+    def title(self) -> str:
+        if self.runs is None:
+            return self.name
+        return f"{self.name}, {self.runs} run{'' if self.runs == 1 else 's'}"
+
+    @property
+    def file_name(self) -> str:
+        """The name of the file of stored results in bench/recommended."""
+        return f"{self.name}.json" if self.runs is None else f"{self.name}-{self.runs}.json"
 
     def question(self, fixed: Constraints) -> Question:
         return Question(
@@ -50,8 +66,11 @@ class Problem:
 
 
 def problems() -> list[Problem]:
-    """Return three tasks: one is small and noisy, one has a large model, one a known optimum."""
-    return [
+    """Return three tasks: one is small and noisy, one has a large model, one a known optimum.
+
+    The first two are also planned for one, two and five runs.
+    """
+    patients, pictures, synthetic = [
         Problem(
             "patients", _task("patients"), 0.5, 1e-6, Population(15_000, 20_000), "auc", seeds=12
         ),
@@ -68,6 +87,12 @@ def problems() -> list[Problem]:
             "synthetic", _task("synthetic"), 1.0, 1e-6, Population(10_000, 10_000), "loss", seeds=12
         ),
     ]
+    few_runs = [
+        replace(problem, runs=runs, seeds=seeds)
+        for problem, seeds in ((patients, 12), (pictures, 5))
+        for runs in (1, 2, 5)
+    ]
+    return [patients, pictures, synthetic, *few_runs]
 
 
 def _task(source: str) -> Task:
@@ -83,7 +108,7 @@ def _task(source: str) -> Task:
 
 def neighbours(problem: Problem) -> Iterator[tuple[str, Campaign]]:
     """Yield the recommended design, then designs that differ from it in one parameter."""
-    chosen = problem.planned(Constraints())
+    chosen = problem.planned(Constraints(repeats=problem.runs))
     yield "**recommended**", chosen
     task = chosen.task
     assert task is not None
@@ -91,7 +116,14 @@ def neighbours(problem: Problem) -> Iterator[tuple[str, Campaign]]:
         optimizer = replace(task.optimizer, rate=task.optimizer.rate * factor)
         yield f"{word} the rate", replace(chosen, task=replace(task, optimizer=optimizer))
     here = _as_fixed(chosen)
-    for name, change in _changes(here):
+    changes = [*_changes(here)]
+    if problem.runs is not None:
+        average = AVERAGE_SHARE if task.average is None else None
+        name = "the average of the models" if average else "the last model"
+        yield name, replace(chosen, task=replace(task, average=average))
+        changes = [change for change in changes if "repeats" not in change[1]]
+        changes += _changes_of_bands(here)
+    for name, change in changes:
         try:
             yield name, problem.planned(replace(here, **change))
         except (InvalidValue, NotCovered):
@@ -107,6 +139,7 @@ def _as_fixed(campaign: Campaign) -> Constraints:
         capacity="all" if design.capacity is None else design.capacity,
         window=design.window,
         repeats=campaign.repeats,
+        bands=1 if campaign.strategy is None else campaign.strategy.bands,
         minibatch=1,
         noise_at=campaign.noise_at,
         randomizer=campaign.randomizer.kind,
@@ -126,10 +159,21 @@ def _changes(here: Constraints) -> Iterator[tuple[str, dict[str, Any]]]:
     yield "twice the runs", {"repeats": 2 * repeats}
     yield "half the participation", {"participation": (here.participation or 1.0) / 2}
     yield "steps every second slot", {"minibatch": 2}
-    yield "noise at the clients", {"noise_at": NoiseAt.CLIENT, "capacity": None}
+    yield "noise at the clients", {"noise_at": NoiseAt.CLIENT, "capacity": None, "bands": None}
+
+
+def _changes_of_bands(here: Constraints) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield other numbers of bands, each planned with the number of slots that suits it."""
+    if here.bands == 1:
+        yield "16 bands", {"bands": 16, "slots": None}
+        return
+    bands = here.bands or 1
+    yield "independent noise", {"bands": 1, "slots": None}
+    yield "half the bands", {"bands": bands // 2, "slots": None}
+    yield "twice the bands", {"bands": 2 * bands, "slots": None}
 
 
 if __name__ == "__main__":
-    chosen = next(problem for problem in problems() if problem.name == sys.argv[1])
+    chosen = next(problem for problem in problems() if problem.title == sys.argv[1])
     designs = {name: campaign.canonical() for name, campaign in neighbours(chosen)}
     print(json.dumps({"metric": chosen.metric, "seeds": chosen.seeds, "designs": designs}))

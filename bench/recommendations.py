@@ -17,16 +17,18 @@ from checkins.campaign import Campaign
 
 HERE = Path(__file__).parent
 PICTURE = HERE / "recommendations.svg"
+COLUMNS = 3
+"""Plots in a row of the picture."""
 NOISES = 3.0
 """A mean difference of at most this many standard errors counts as noise."""
 
 
 def recommendations() -> Section:
-    """Check on three tasks that no similar design is better by more than noise."""
+    """Check on each problem that no similar design is better by more than noise."""
     rows, holds, drawn, kept_files = [], True, [], []
     for problem in problems():
         every, kept = measured(problem)
-        kept_files += [f"recommended-{problem.name}"] if kept else []
+        kept_files += [f"recommended-{Path(problem.file_name).stem}"] if kept else []
         sign = -1.0 if problem.metric == "loss" else 1.0
         recommended, best = every[0], max(every, key=lambda one: sign * one.mean)
         gap, noise = recommended.behind(best, sign=sign)
@@ -41,7 +43,16 @@ def recommendations() -> Section:
         " with one parameter changed; step sizes are also halved and doubled."
         " ![Plot](recommendations.svg)",
         holds,
-        ("task", "budget", "design", "slots x runs", "metric", "mean", "behind the recommended"),
+        (
+            "task",
+            "budget",
+            "design",
+            "slots x runs",
+            "bands",
+            "metric",
+            "mean",
+            "behind the recommended",
+        ),
         rows,
         kept=kept_files,
     )
@@ -61,7 +72,7 @@ def measured(problem: Problem) -> tuple[list[Tried], bool]:
 
 
 def _kept(problem: Problem, designs: dict[str, Campaign]) -> list[Tried] | None:
-    file = HERE / "recommended" / f"{problem.name}.json"
+    file = HERE / "recommended" / problem.file_name
     if not file.exists():
         return None
     held = json.loads(file.read_text())
@@ -75,10 +86,11 @@ def _row(problem: Problem, one: Tried, recommended: Tried, sign: float) -> list[
     design = one.campaign.design
     gap, noise = one.behind(recommended, sign=sign)
     return [
-        problem.name,
+        problem.title,
         f"({problem.epsilon:g}, {problem.delta:g})",
         one.name,
         f"{design.slots:,} x {one.campaign.repeats}",
+        f"{one.campaign.strategy.bands}" if one.campaign.strategy else "1",
         problem.metric,
         f"{one.mean:.4f}",
         "" if one is recommended else f"{gap:+.4f} ± {noise:.4f}",
@@ -93,16 +105,17 @@ def draw(drawn: list[tuple[Problem, list[Tried]]]) -> None:
     mpl.rcParams["svg.hashsalt"] = "checkins"
     import matplotlib.pyplot as plt
 
+    rows = -(-len(drawn) // COLUMNS)
     figure, axes = plt.subplots(
-        1, len(drawn), figsize=(4.6 * len(drawn), 4.2), layout="constrained"
+        rows, COLUMNS, figsize=(4.6 * COLUMNS, 4.2 * rows), layout="constrained"
     )
-    for axis, (problem, every) in zip(axes, drawn, strict=True):
+    for axis, (problem, every) in zip(axes.flat, drawn, strict=True):
         for height, one in enumerate(reversed(every)):
             colour = "#c2410c" if one is every[0] else "#475569"
             axis.plot(one.found, [height] * len(one.found), "o", color=colour, alpha=0.35, ms=4)
             axis.plot([one.mean], [height], "|", color=colour, ms=14, mew=2)
         axis.set_yticks(range(len(every)), [one.name.strip("*") for one in reversed(every)])
-        axis.set_title(f"{problem.name}, ε = {problem.epsilon:g}")
+        axis.set_title(f"{problem.title}, ε = {problem.epsilon:g}")
         axis.set_xlabel(problem.metric + (", less is better" if problem.metric == "loss" else ""))
         axis.grid(axis="x", alpha=0.3)
     figure.savefig(PICTURE, metadata={"Date": None})

@@ -1,4 +1,4 @@
-"""Simulate designs and write the metric of the last model for each seed.
+"""Simulate designs and write the metric of the model for each seed.
 
 python -m bench.trying DESIGNS.json FOUND.json       # needs only jax, numpy and scipy
 
@@ -41,7 +41,10 @@ class Tried:
 
 
 def tried(name: str, campaign: Campaign, *, metric: str, seeds: int) -> Tried:
-    """Simulate the design with each seed. A model that diverged gets the worst metric."""
+    """Simulate the design with each seed. A model that diverged gets the worst metric.
+
+    The metric is that of the average of the models if the design declares one.
+    """
     task = campaign.task
     assert task is not None
     lesson = load_task(task, ".")
@@ -52,7 +55,9 @@ def tried(name: str, campaign: Campaign, *, metric: str, seeds: int) -> Tried:
         Job(task, ".", method, scenario, seed, evaluations=1, allow_divergence=True)
         for seed in range(1, seeds + 1)
     ]
-    return Tried(name, campaign, tuple(job.run().metrics.get(metric, worst) for job in jobs))
+    outcomes = [job.run() for job in jobs]
+    metrics = [outcome.average_metrics or outcome.metrics for outcome in outcomes]
+    return Tried(name, campaign, tuple(found.get(metric, worst) for found in metrics))
 
 
 def main(asked: Path, kept: Path, measured: Record) -> None:

@@ -47,6 +47,24 @@ def test_a_minibatch_changes_steps_and_not_the_variance() -> None:
     assert four.proxy > one.proxy
 
 
+def test_the_gain_of_correlated_noise_is_its_mean_square_in_the_models_of_a_run() -> None:
+    slots, bands = 60, 8
+    coefficients = candidate(slots, bands=bands).design(1.0).randomizer.strategy.coefficients
+    strategy = np.zeros((slots, slots))
+    for lag, coefficient in enumerate(coefficients):
+        strategy += coefficient * np.eye(slots, k=-lag)
+    strategy /= np.linalg.norm(coefficients)
+    sums = np.tril(np.ones((slots, slots)))
+    correlated, independent = sums @ np.linalg.inv(strategy), sums
+    gain = candidate(slots, bands=bands).noise_gain
+    assert gain == pytest.approx((correlated**2).sum() / (independent**2).sum())
+    assert gain < 0.5
+    one = design_metrics(candidate(slots), 1.0, ask())
+    several = design_metrics(candidate(slots, bands=bands), 1.0, ask())
+    assert several.noise_per_step == one.noise_per_step
+    assert several.variance < one.variance
+
+
 def test_dropouts_and_dismissed_check_ins_make_noise_larger() -> None:
     plain = design_metrics(candidate(), 1.0, ask())
     dropped = design_metrics(candidate(), 1.0, ask(devices=Devices(dropout=0.5)))

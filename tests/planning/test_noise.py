@@ -62,6 +62,7 @@ SHAPES = {
     "repeated": candidate(10, repeats=30),
     "sliding": candidate(200, protocol=Protocol.SLIDING, window=40),
     "capped": candidate(capacity=50),
+    "correlated": candidate(200, bands=16),
     "room": candidate(capacity=200, population=Population(9_000, 10_000), **CLIENT),
     "no room": candidate(capacity=100, population=Population(9_000, 10_000), **CLIENT),
     "laplace": candidate(capacity=100, randomizer=RandomizerKind.LAPLACE, **CLIENT),

@@ -47,6 +47,10 @@ def test_a_wrong_number_is_named(wrong: dict[str, Any], name: str) -> None:
         (lambda: Constraints(window=10, slots=5), "window"),
         (lambda: Constraints(window=10, protocol=Protocol.FIXED), "window"),
         (lambda: Constraints(minibatch=10, slots=5), "minibatch"),
+        (lambda: Constraints(bands=0), "bands"),
+        (lambda: Constraints(bands=2, noise_at=NoiseAt.CLIENT), "bands"),
+        (lambda: Constraints(bands=2, capacity=9), "bands"),
+        (lambda: Constraints(bands=2, protocol=Protocol.AVERAGED), "bands"),
         (lambda: Constraints(capacity="all", noise_at=NoiseAt.CLIENT), "capacity"),
         (lambda: Constraints(randomizer=RandomizerKind.RANDOMIZED_RESPONSE), "randomizer"),
         (

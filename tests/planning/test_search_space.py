@@ -71,6 +71,8 @@ def test_participation_falls_if_the_server_cannot_take_all_reports() -> None:
         (Constraints(capacity=9), lambda one: one.capacity == 9),
         (Constraints(capacity="all"), lambda one: one.capacity is None and one.is_gaussian),
         (Constraints(window=7), lambda one: one.window == 7),
+        (Constraints(bands=16), lambda one: one.bands == 16 and one.noise_at is NoiseAt.SERVER),
+        (Constraints(bands=1), lambda one: one.bands == 1),
         (Constraints(minibatch=3), lambda one: one.minibatch == 3 and one.slots >= 3),
         (Constraints(noise_at=NoiseAt.CLIENT), lambda one: one.noise_at is NoiseAt.CLIENT),
         (
@@ -84,6 +86,14 @@ def test_what_is_fixed_is_not_searched(fixed: Constraints, expected) -> None:
     found = candidates(ask(fixed=fixed))
     assert found
     assert all(map(expected, found))
+
+
+def test_correlated_noise_is_searched_for_one_and_two_runs_only() -> None:
+    repeats_with_bands = {one.repeats for one in candidates(ask()) if one.bands > 1}
+    assert repeats_with_bands == {1, 2}
+    five = candidates(ask(fixed=Constraints(repeats=5)))
+    assert five
+    assert all(one.bands == 1 for one in five)
 
 
 def test_more_slots_bring_smaller_capacities_and_longer_windows() -> None:

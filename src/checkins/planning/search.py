@@ -264,7 +264,7 @@ def _with_other_slots(
 ) -> list[CalibratedDesign]:
     """Return ``recommended`` with more and with fewer slots, each with the noise that it needs."""
     question, candidate = calibrate.question, recommended.candidate
-    least_slots = max(candidate.minibatch, question.fixed.window or 1)
+    least_slots = max(candidate.minibatch, question.fixed.window or 1, candidate.bands)
     counts = {max(least_slots, round(candidate.slots * factor)) for factor in SLOT_FACTORS} - {
         candidate.slots
     }

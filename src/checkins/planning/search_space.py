@@ -178,6 +178,8 @@ def _randomizers(question: Question) -> Iterator[tuple[RandomizerKind, NoiseAt]]
     for kind in kinds if fixed.randomizer is None else [fixed.randomizer]:
         for noise_at in NoiseAt:
             is_gaussian, is_at_server = kind is RandomizerKind.GAUSSIAN, noise_at is NoiseAt.SERVER
+            if fixed.bands not in (None, 1) and not is_at_server:
+                continue
             if fixed.noise_at not in (None, noise_at) or (is_at_server and not is_gaussian):
                 continue
             may_be_at_server = fixed.noise_at is None and fixed.capacity in (None, ALL)
@@ -241,7 +243,7 @@ def _band_counts(
 ) -> Sequence[int]:
     """Return the numbers of bands to try; 1 means independent noise."""
     if question.fixed.bands is not None:
-        return [question.fixed.bands]
+        return [question.fixed.bands] if question.fixed.bands <= candidate.slots else []
     is_single = candidate.protocol is Protocol.FIXED and candidate.repeats <= MAX_RUNS_WITH_BANDS
     if not is_single or capacity is not None or question.adjacency is not Adjacency.ADD_REMOVE:
         return [1]
