@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -44,6 +45,34 @@ def test_the_newest_run_of_a_store_is_exported(checkins, house: House, tmp_path:
     with np.load(tmp_path / "first.npz") as held:
         assert str(held["about_slot"]) == "1"
         assert set(first.shapes) <= set(held)
+
+
+def test_the_average_of_the_released_models_is_exported(
+    checkins, house: House, tmp_path: Path
+) -> None:
+    asked = campaign(slots=3)
+    assert asked.task is not None
+    run = house.open(replace(asked, task=replace(asked.task, average=0.5)))
+    refused(checkins("export", house.url, "--average"), says="has released no model yet")
+    models = []
+    for slot in (1, 2):
+        house.close(run, slot)
+        models.append(house.snapshot(run).learner.model)
+    outcome = checkins("export", house.url, "--average", "--json")
+    assert (outcome.code, outcome.err) == (0, "")
+    told = json.loads(outcome.out)
+    tensors, known = model_from_bytes((tmp_path / "model.safetensors").read_bytes())
+    flat = np.concatenate([tensor.ravel() for tensor in tensors.values()])
+    assert np.linalg.norm(models[1] - models[0]) > 0.0
+    assert flat == pytest.approx(models[0] / 4 + models[1] * 3 / 4)  # η = 2: weights 1, then 3 / 4
+    assert (known["slot"], known["averaged_models"], told["averaged_models"]) == ("2", "2", 2)
+    assert known["model_hash"] == hash_model(flat)
+
+
+def test_a_campaign_without_an_average_has_none_to_export(checkins, house: House) -> None:
+    run = house.open(campaign())
+    house.close(run, 1)
+    refused(checkins("export", house.url, "--average"), says="declares no average in [task]")
 
 
 def test_a_file_that_exists_is_kept_unless_told_otherwise(checkins, house: House) -> None:

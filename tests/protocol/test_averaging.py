@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+from functools import reduce
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from checkins.errors import InvalidValue
-from checkins.protocol.averaging import average_of, average_weights
+from checkins.protocol.averaging import RunningAverage, average_weights
 
 shares = st.floats(0.01, 1.0)
+
+
+def average_of(models: np.ndarray, share: float) -> np.ndarray:
+    average = reduce(RunningAverage.with_model, models, RunningAverage(share))
+    assert average.models == len(models)
+    assert average.model is not None
+    return average.model
 
 
 def final_weights(count: int, share: float) -> np.ndarray:
@@ -40,7 +49,8 @@ def test_with_share_one_it_is_the_mean() -> None:
 
 def test_the_average_of_one_model_is_the_model_for_every_share() -> None:
     assert average_weights(np.array([1]), share=0.3).tolist() == [1.0]
-    assert average_of([], share=0.3).size == 0
+    assert average_of(np.ones((1, 2)), share=0.3).tolist() == [1.0, 1.0]
+    assert RunningAverage(0.3).model is None
 
 
 @pytest.mark.parametrize("share", [0.0, -1.0, 1.5, float("nan")])

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from functools import reduce
+
 import numpy as np
 import pytest
 
 from checkins.accounting import Protocol
 from checkins.campaign import Campaign
-from checkins.protocol.averaging import average_of
+from checkins.protocol.averaging import RunningAverage
 from checkins.simulation.engine.loop import server_of
 from checkins.simulation.engine.mechanism import Mechanism
 from checkins.simulation.engine.training import Scenario, Training
@@ -53,7 +55,7 @@ def test_it_is_the_average_of_the_models_of_all_slots_that_release_one(name: str
         average = found.average_model(progress.position)
         assert progress.average_metrics is not None
     assert len(models) == asked.repeats * (asked.design.slots - found.mechanism.warm_up)
-    expected = average_of(models, share=SHARE)
+    expected = reduce(RunningAverage.with_model, models, RunningAverage(SHARE)).model
     assert np.linalg.norm(average - models[-1]) > 1e-3  # it is not the last model
     assert average == pytest.approx(expected, abs=1e-5)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
@@ -131,6 +131,24 @@ def stream_ledger(http: httpx.Client, run: str) -> Iterator[tuple[Iterator[bytes
         if not response.is_success:
             _raise_for_status(response, b"".join(islice(chunks, 1)))
         yield chunks, str(response.url)
+
+
+def split_lines(chunks: Iterable[bytes]) -> Iterator[bytes]:
+    """Split chunks of bytes into lines with newlines. Stop at a line too long to be valid."""
+    from checkins.ledger.entry import MAX_LINE_BYTES
+
+    rest = bytearray()
+    for chunk in chunks:
+        lines, newline, last = chunk.rpartition(b"\n")
+        if newline:
+            yield from bytes(rest + lines + newline).splitlines(keepends=True)
+            rest = bytearray(last)
+        else:
+            rest += chunk
+        if len(rest) > MAX_LINE_BYTES:
+            break
+    if rest:
+        yield bytes(rest)
 
 
 def fetch_signed_head(http: httpx.Client, run: str, entries: int) -> tuple[bytes, str]:

@@ -8,7 +8,7 @@ a ledger can rewrite the whole chain from its first line. To exclude this, compa
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -29,7 +29,8 @@ from checkins.ledger.entry import (
     hash_model,
 )
 from checkins.ledger.spending import EPSILON_TOLERANCE, CountedRuns
-from checkins.protocol.model_update import Learner, Model, ModelUpdate
+from checkins.protocol.averaging import RunningAverage
+from checkins.protocol.model_update import Learner, ModelUpdate
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +42,8 @@ class Verification:
     """The recomputed certificate of all campaigns together."""
     notes: tuple[str, ...]
     """Remarks about the ledger that do not make it invalid."""
+    averages: Mapping[str, RunningAverage]
+    """The average of the released models of each campaign that declares one, by its seal."""
 
     @property
     def budget(self) -> float:
@@ -145,7 +148,8 @@ def verify(
         raise InvalidLedger(
             f"{_still_open(ledger.running)}, but a closed ledger is required", place=path
         )
-    return Verification(ledger, certificate, (*verifier.notes, *_early_stop_notes(ledger)))
+    notes = (*verifier.notes, *_early_stop_notes(ledger))
+    return Verification(ledger, certificate, notes, verifier.averages)
 
 
 def _check_line_hash(found: str, expected: str) -> None:
@@ -159,6 +163,7 @@ class _Verifier:
     def __init__(self) -> None:
         self.ledger = Ledger()
         self.notes: list[str] = []
+        self.averages: dict[str, RunningAverage] = {}
         self._earlier_runs: CountedRuns = ()
         self._last_closed_run: tuple[PartialRun, CountedRuns, Filter | None] | None = None
         self._opening_line = 0
@@ -181,9 +186,16 @@ class _Verifier:
         *before, run = self.ledger.runs
         self._opening_line = number
         self._update = ModelUpdate.of(run.campaign)
-        self._learner = self._update.start(
-            entry.numbers(), self._initial_velocity(before, run, entry)
-        )
+        # A run that repeats the previous campaign and starts from that campaign's final model also
+        # starts with that campaign's final velocity, and its average goes on.
+        earlier = self._learner if before and before[-1].campaign == run.campaign else None
+        if earlier is not None and hash_model(earlier.model) != hash_model(entry.numbers()):
+            earlier = None
+        velocity = None if earlier is None else earlier.velocity
+        self._learner = self._update.start(entry.numbers(), velocity)
+        task = run.campaign.task
+        if earlier is None and task is not None and task.average is not None:
+            self.averages[run.seal] = RunningAverage(task.average)
         budget = run.campaign.budget.epsilon
         if before and budget > before[-1].campaign.budget.epsilon:
             self.notes.append(
@@ -197,24 +209,16 @@ class _Verifier:
                 " the true epsilon may be larger"
             )
 
-    def _initial_velocity(self, before: Sequence[Run], run: Run, entry: Opened) -> Model | None:
-        """Return the initial velocity of the optimizer. None means zero.
-
-        A run that repeats the previous campaign and starts from that campaign's final model also
-        starts with that campaign's final velocity.
-        """
-        if self._learner is None or not before or before[-1].campaign != run.campaign:
-            return None
-        continues = hash_model(self._learner.model) == hash_model(entry.numbers())
-        return self._learner.velocity if continues else None
-
     def _replay(self, entry: SlotClosed) -> None:
         run, update, learner = self.ledger.running, self._update, self._learner
         if run is None or update is None or learner is None:
             raise InvalidLedger("no campaign is open")
         if entry.slot > run.campaign.warm_up:
+            average = self.averages.get(run.seal)
             with np.errstate(all="ignore"):  # a diverged model overflows, but it was released
                 learner = update.apply(learner, entry.numbers(), entry.contributors)
+                if average is not None:
+                    self.averages[run.seal] = average.with_model(learner.model)
         if hash_model(learner.model) != entry.model_hash:
             raise InvalidLedger(
                 f"the model released after slot {entry.slot} does not follow from the totals"

@@ -6,8 +6,7 @@ every step, it is often better than the last model.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,14 +36,22 @@ def average_weights(numbers: NDArray[np.integer], *, share: float) -> NDArray[np
     return (exponent + 1.0) / (numbers.astype(np.float64) + exponent)
 
 
-def average_of(models: Iterable[NDArray[Any]], *, share: float) -> NDArray[np.float64]:
-    """Return the average of some models, given in the order of their release.
+@dataclass(frozen=True, slots=True)
+class RunningAverage:
+    """The average of ``models`` released models. ``model`` is None before the first one.
 
-    >>> average_of([np.zeros(2), np.ones(2)], share=1.0).tolist()
-    [0.5, 0.5]
+    >>> average = RunningAverage(share=1.0).with_model(np.zeros(2)).with_model(np.ones(2))
+    >>> average.models, average.model
+    (2, array([0.5, 0.5]))
     """
-    average = np.zeros(0)
-    for number, model in enumerate(models, start=1):
-        weight = float(average_weights(np.array(number), share=share))
-        average = model + 0.0 if number == 1 else average + weight * (model - average)
-    return average
+
+    share: float
+    models: int = 0
+    model: NDArray[np.float64] | None = None
+
+    def with_model(self, model: NDArray[np.float64]) -> RunningAverage:
+        """Return the average with the next released model."""
+        number = self.models + 1
+        weight = float(average_weights(np.array(number), share=self.share))
+        earlier = model if self.model is None else self.model
+        return RunningAverage(self.share, number, earlier + weight * (model - earlier))

@@ -6,7 +6,8 @@ The store is the database that holds all state of the service.
 from __future__ import annotations
 
 import os
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
+from contextlib import closing
 from pathlib import Path
 
 from checkins.campaign import Spending
@@ -15,11 +16,14 @@ from checkins.ledger import earlier_of
 from checkins.service.runs import slot_transitions
 from checkins.service.runs.cached_responses import model_bytes
 from checkins.service.settings import redacted_url
-from checkins.service.store import metadata, participants, past_sums, run_state
+from checkins.service.store import ledgers, metadata, participants, past_sums, run_state
 from checkins.service.store.database import Database, copy_sqlite
+from checkins.service.store.run_state import RunSpec
 
 SQLITE_PREFIX = "sqlite:///"
 """Start of the URL of a SQLite store."""
+LINES_PER_READ = 100
+"""Largest number of lines of a ledger that are read from a store at a time."""
 
 
 def back_up(store: str, copy_path: Path) -> int:
@@ -88,17 +92,33 @@ def end_runs(database: Database, *, lost_runs: Collection[str] = ()) -> None:
 
 def stored_model(store: str, run: str | None = None) -> bytes:
     """Return the latest model of a run as safetensors. If ``run`` is None, use the newest run."""
-    database = _open_existing(store)
-    try:
-        runs = {spec.id: spec for spec in database.read(run_state.load_specs_except, ())}
-        if not runs:
-            raise InvalidValue("store", redacted_url(store), "holds no campaign")
-        spec = runs.get(run or list(runs)[-1])
-        if spec is None:
-            raise InvalidValue("campaign", run, f"must be one of {', '.join(runs)}")
+    with closing(_open_existing(store)) as database:
+        spec = _spec_of(database, store, run)
         return model_bytes(spec, database.read(run_state.load_snapshot, spec))
-    finally:
-        database.close()
+
+
+def stored_ledger(store: str, run: str | None = None) -> Iterator[bytes]:
+    """Yield the lines of the ledger of a run's population. None means the newest run."""
+    with closing(_open_existing(store)) as database:
+        population, entries = _spec_of(database, store, run).population, 0
+        while True:
+            lines = database.read(
+                ledgers.ledger_lines, population, after=entries, limit=LINES_PER_READ
+            )
+            if not lines:
+                return
+            yield from lines
+            entries += len(lines)
+
+
+def _spec_of(database: Database, store: str, run: str | None) -> RunSpec:
+    runs = {spec.id: spec for spec in database.read(run_state.load_specs_except, ())}
+    if not runs:
+        raise InvalidValue("store", redacted_url(store), "holds no campaign")
+    spec = runs.get(run or list(runs)[-1])
+    if spec is None:
+        raise InvalidValue("campaign", run, f"must be one of {', '.join(runs)}")
+    return spec
 
 
 def _open_existing(store: str) -> Database:

@@ -374,7 +374,7 @@ def _open_ledger(given: GivenOptions) -> Iterator[LedgerSource]:
             def fetch(entries: int) -> tuple[bytes, str]:
                 return remote.fetch_signed_head(http, run, entries)
 
-            yield LedgerSource(_split_lines(chunks), url, saved, fetch)
+            yield LedgerSource(remote.split_lines(chunks), url, saved, fetch)
         return
     from checkins.ledger.file import lines
 
@@ -395,24 +395,6 @@ def _trusted_key(given: GivenOptions) -> str | None:
 
     with given.errors_as_option_errors():
         return parse_public_key(given.texts["key"])
-
-
-def _split_lines(chunks: Iterable[bytes]) -> Iterator[bytes]:
-    """Split chunks of bytes into lines with newlines. Stop at a line too long to be valid."""
-    from checkins.ledger.entry import MAX_LINE_BYTES
-
-    rest = bytearray()
-    for chunk in chunks:
-        lines, newline, last = chunk.rpartition(b"\n")
-        if newline:
-            yield from bytes(rest + lines + newline).splitlines(keepends=True)
-            rest = bytearray(last)
-        else:
-            rest += chunk
-        if len(rest) > MAX_LINE_BYTES:
-            break
-    if rest:
-        yield bytes(rest)
 
 
 def _excess_message(verified: Verification) -> str:

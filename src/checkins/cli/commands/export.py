@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 MODEL_SUFFIXES = (".safetensors", ".npz")
-INTEGER_METADATA = ("run", "slot")
+INTEGER_METADATA = ("run", "slot", "averaged_models")
 """Names of the model's metadata that are integers. The file stores all metadata as strings."""
 
 
@@ -26,6 +27,7 @@ INTEGER_METADATA = ("run", "slot")
     *options("""
     --campaign ID  Id of a run in STORE. Default: the newest run.
     --out FILE  The file to write, named *.safetensors or *.npz. Default model.safetensors.
+    --average  Save the average of the released models instead of the latest one.
     """),
     params.FORCE_OPTION,
     *remote.CONNECTION_OPTIONS,
@@ -37,6 +39,9 @@ def export(given: GivenOptions) -> None:
     URL is the address of a running service, or URL/campaigns/ID. STORE is the database of a
     service, sqlite:///FILE.db or postgresql://... The written file contains named tensors and
     metadata. The command computes the hash of the model again and compares it with the metadata.
+
+    --average needs a campaign that declares an average in [task]. The command then reads and
+    verifies the campaign's ledger, and computes the average from the totals in it.
     """
     url_or_store = given.values["url_or_store"]
     path = Path(given.texts.get("out", "model.safetensors"))
@@ -61,6 +66,9 @@ def export(given: GivenOptions) -> None:
 
     tensors, metadata = model_from_bytes(model_bytes)
     _check_hash(tensors, metadata)
+    if given.values["average"]:
+        with _ledger_lines(url_or_store, given) as lines:
+            tensors, metadata, model_bytes = _averaged(tensors, metadata, lines)
     _write_model(path, model_bytes, tensors, metadata)
     result: dict[str, object] = {
         "path": str(path),
@@ -72,10 +80,61 @@ def export(given: GivenOptions) -> None:
     if given.json:
         terminal.show_json(result)
         return
-    terminal.show_plain(f"Wrote {path}: the model after slot {metadata.get('slot', '?')}, float64.")
+    model = "the average of the models up to" if given.values["average"] else "the model after"
+    terminal.show_plain(f"Wrote {path}: {model} slot {metadata.get('slot', '?')}, float64.")
     terminal.show_plain(f"Hash of the model: {metadata['model_hash']}")
     terminal.show_plain(f"Seal of the campaign: {metadata.get('seal', '?')}")
     terminal.show_plain(f"Run of the campaign: {metadata.get('run', '?')}")
+
+
+@contextmanager
+def _ledger_lines(url_or_store: str, given: GivenOptions) -> Iterator[Iterable[bytes]]:
+    """Yield the lines of the campaign's ledger, from a service or a store."""
+    if not remote.is_http_url(url_or_store):
+        from checkins.service.backup import stored_ledger
+
+        yield stored_ledger(url_or_store, given.texts.get("campaign"))
+        return
+    with (
+        remote.connect(url_or_store, given) as (http, run),
+        remote.stream_ledger(http, run) as (chunks, _),
+    ):
+        yield remote.split_lines(chunks)
+
+
+def _averaged(
+    tensors: Mapping[str, NDArray[np.float64]], metadata: Mapping[str, str], lines: Iterable[bytes]
+) -> tuple[dict[str, NDArray[np.float64]], dict[str, str], bytes]:
+    """Return the tensors, metadata and bytes of the average of the models of a ledger.
+
+    ``tensors`` and ``metadata`` are those of the last model.
+    """
+    from checkins.ledger.entry import InvalidLedger, hash_model
+    from checkins.ledger.verification import verify
+    from checkins.protocol.report import model_to_bytes
+    from checkins.tasks.model import unflatten
+
+    try:
+        verified = verify(lines)
+    except InvalidLedger as error:
+        raise UsageError(f"--average: the ledger is not valid: {error}") from error
+    seal = metadata.get("seal", "")
+    average = verified.averages.get(seal)
+    if average is None:
+        raise UsageError("--average: the campaign declares no average in [task]")
+    if average.model is None:
+        raise UsageError("--average: the campaign has released no model yet")
+    run = next(run for run in reversed(verified.ledger.runs) if run.seal == seal)
+    about = {
+        **metadata,
+        "run": str(run.number),
+        "slot": str(run.slots_closed),
+        "model_hash": hash_model(average.model),
+        "head": verified.ledger.head,
+        "averaged_models": str(average.models),
+    }
+    averaged = unflatten(average.model, {name: each.shape for name, each in tensors.items()})
+    return averaged, about, model_to_bytes(averaged, about)
 
 
 def _model_from_store(store: str, run: str | None) -> bytes:

@@ -282,7 +282,9 @@ class Mechanism:
         if isinstance(randomizer, Gaussian):
             noise = f"Gaussian, {randomizer.noise_multiplier:.4g} × clip norm"
             if self.noise_at is NoiseAt.SERVER:
-                return f"{noise} on the sum of a slot"
+                bands = 1 if self.coefficients is None else len(self.coefficients)
+                correlated = f", correlated over {bands:,} slots" if bands > 1 else ""
+                return f"{noise} on the sum of a slot{correlated}"
             if self.is_averaged or not self.design.capacity:
                 return f"{noise} on each report"
             sum_multiplier = math.sqrt(self.design.capacity) * randomizer.noise_multiplier
