@@ -181,6 +181,15 @@ def test_a_server_that_forgot_a_sum_does_not_close_a_slot(lost: int) -> None:
         servers.step(forgetful, expired)
 
 
+def test_a_learner_that_lost_a_noisy_sum_computes_no_model() -> None:
+    learner = RULES.update.start(np.zeros(2))
+    for _ in range(5):
+        learner = RULES.update.apply(learner, np.array([1, 2]))
+    assert len(learner.noisy_sums) == 3
+    with pytest.raises(InvalidValue, match="the last 3 noisy sums"):
+        RULES.update.apply(replace(learner, noisy_sums=learner.noisy_sums[1:]), np.array([1, 2]))
+
+
 def test_the_state_of_a_closing_slot_holds_no_sum_but_those_that_are_needed() -> None:
     *before, _ = events_of(1, 2)
     closing = SERVER.replay(Server.start(RULES, np.zeros(2)), before)

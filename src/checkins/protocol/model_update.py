@@ -141,6 +141,10 @@ class ModelUpdate:
             return Learner(learner.model, learner.gradient, slots, velocity)
         noisy_sums: tuple[Model, ...] = ()
         if self.strategy is not None:
+            needed_sums = min(self.strategy.bands - 1, learner.slots)
+            if len(learner.noisy_sums) != needed_sums:
+                expected = f"must be the last {needed_sums} noisy sums"
+                raise InvalidValue("noisy_sums", len(learner.noisy_sums), expected)
             total = read_only(noisy_sum(self.strategy, total, learner.noisy_sums))
             noisy_sums = (total, *learner.noisy_sums)[: self.strategy.bands - 1]
         gradient = total.copy() if learner.gradient is None else learner.gradient + total
