@@ -110,6 +110,7 @@ def test_a_client_that_displaces_a_curious_one_shows() -> None:
     assert run.releases().remove(5.0) == pytest.approx(0.5)
 
 
+@pytest.mark.slow
 def test_more_curious_clients_never_lower_epsilon() -> None:
     for design in (pure(1.0, capacity=100), noisy(0.1, capacity=1000, slots=100)):
         found = [certified(design, curious=curious) for curious in (0, 1, 10)]

@@ -176,6 +176,7 @@ def design(clients: int, *, noise: float = 1.0, slots: int = 1000) -> Design:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("adjacency", Adjacency)
 def test_a_rare_full_slot_hardly_raises_epsilon(adjacency: Adjacency) -> None:
     """At delta 1e-12, some of 1,000 slots is full with a probability of about 1e-6."""
@@ -185,6 +186,7 @@ def test_a_rare_full_slot_hardly_raises_epsilon(adjacency: Adjacency) -> None:
     assert found.epsilon < 1.2 * certify(alone, delta=1e-12, adjacency=adjacency).epsilon
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("campaigns", [1, 2])
 def test_lower_bounds_do_not_use_more_clients_than_declared(campaigns: int) -> None:
     """Four others cannot fill 100 slots. For two runs, their number is not used in upper bounds."""

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from checkins.accounting import (
@@ -33,6 +33,7 @@ from checkins.campaign import parse_campaign
 from checkins.campaign.partial_runs import PartialRun
 from checkins.errors import InvalidValue, NotCovered
 from checkins.randomizers import grid
+from tests.soak import examples
 from tests.support.campaigns import AT_LEAST_THREE, AVERAGED, campaign, campaign_text
 
 REPLACE_ONE = Adjacency.REPLACE_ONE
@@ -62,6 +63,11 @@ def test_the_published_epsilons_are_met(least_reports: int | None, epsilon: floa
     assert certified(averaged(2.0, least_reports)) == pytest.approx(epsilon, abs=5e-4)
 
 
+@example(noise=0.3, least_reports=1, delta=1e-9)
+@example(noise=0.3, least_reports=1000, delta=1e-3)
+@example(noise=20.0, least_reports=1, delta=1e-3)
+@example(noise=20.0, least_reports=1000, delta=1e-9)
+@examples(6, soak=250)
 @given(
     noise=st.floats(0.3, 20.0),
     least_reports=st.integers(1, 1000),

@@ -165,6 +165,7 @@ def test_a_larger_population_never_costs_less() -> None:
     assert epsilons == sorted(epsilons)
 
 
+@pytest.mark.slow
 def test_calibration_uses_the_population() -> None:
     levels = [
         calibrate(

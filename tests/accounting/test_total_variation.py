@@ -48,6 +48,7 @@ def test_no_variation_changes_nothing(design: Design) -> None:
     assert not any(line.startswith(CHARGE) for line in found.assumptions)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("design", "campaigns"), [(PURE, 1), (PURE, 3), (NOISY, 1)], ids=["pure", "repeated", "noisy"]
 )

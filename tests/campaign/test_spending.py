@@ -74,6 +74,7 @@ CAMPAIGNS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CAMPAIGNS)
 def test_epsilon_never_falls_from_slot_to_slot(name: str) -> None:
     spending = Spending(CAMPAIGNS[name])
@@ -178,6 +179,7 @@ def test_the_slots_that_a_budget_affords_fit_and_one_more_does_not(
         assert spending.after(affordable + 1).epsilon > epsilon
 
 
+@pytest.mark.slow
 def test_repeats_are_counted_from_the_first_slot_of_the_first_run() -> None:
     campaign = local(epsilon=2.0, repeats=5)
     spending = Spending(campaign)
@@ -212,6 +214,7 @@ def test_many_repeats_are_composed_as_one_design() -> None:
         certify_runs([PartialRun(local(repeats=2000), 40, times=2000), PartialRun(local(), 3)])
 
 
+@pytest.mark.slow
 def test_a_curve_names_its_places_or_has_twenty() -> None:
     spending = Spending(local())
     assert [slots for slots, _ in spending.curve([1, 7])] == [1, 7]

@@ -73,6 +73,7 @@ def test_a_certificate_that_states_the_epsilon_of_parameters_fixed_beforehand_is
         verify(book.lines)
 
 
+@pytest.mark.slow
 def test_repeats_that_were_left_when_another_campaign_came_are_charged() -> None:
     """Whoever opened the other one could have gone on with the first instead."""
     once = Book().run(FIRST).close().run(SECOND).close()
@@ -84,6 +85,7 @@ def test_repeats_that_were_left_when_another_campaign_came_are_charged() -> None
     assert verify(cheaper.lines).certificate.epsilon < verify(once.lines).certificate.epsilon
 
 
+@pytest.mark.slow
 def test_repeats_that_the_budget_would_not_have_allowed_are_not_charged() -> None:
     long = replace(FIRST, repeats=6, budget=replace(FIRST.budget, epsilon=0.5))
     rule = Filter()
@@ -109,6 +111,7 @@ def test_repeats_that_were_left_when_a_campaign_was_resumed_are_charged() -> Non
     assert fewer.epsilon_after(50) < once.epsilon_after(50)
 
 
+@pytest.mark.slow
 def test_a_lower_end_is_about_what_was_released() -> None:
     """What could have been run is charged; no client gave it away."""
     often = replace(FIRST, repeats=20)
@@ -170,6 +173,7 @@ def test_a_filter_cannot_be_chosen_after_a_release() -> None:
             book.ledger.append(replace(opening, filter=changed))
 
 
+@pytest.mark.slow
 def test_a_ledger_from_before_filters_verifies_at_its_epsilon_with_a_note() -> None:
     book = book_of_both(filtered=False)
     assert not any(b'"filter":' in line for line in book.lines)
@@ -182,6 +186,7 @@ def test_a_ledger_from_before_filters_verifies_at_its_epsilon_with_a_note() -> N
     assert "the true epsilon may be larger" in note
 
 
+@pytest.mark.slow
 def test_a_ledger_from_before_filters_goes_on_with_the_gaussian_one() -> None:
     """Any other could have been chosen by what was released."""
     book = book_of_both(filtered=False)

@@ -50,6 +50,7 @@ def test_a_ledger_is_continued_where_it_ended(tmp_path: Path) -> None:
     assert (tmp_path / "ledger.jsonl").read_bytes() == b"".join(Book().run(SMALL).lines)
 
 
+@pytest.mark.slow
 def test_a_crash_at_any_byte_of_an_append_loses_no_entry_that_was_appended(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -302,6 +302,7 @@ def test_a_stated_epsilon_above_the_recomputed_one_is_accepted_with_a_note() -> 
 TIGHT = campaign(slots=40, epsilon=0.9, local_epsilon=2.0)
 
 
+@pytest.mark.slow
 def test_a_budget_that_allows_some_slots_stops_there() -> None:
     afforded = Spending(TIGHT).affordable_slots
     assert 0 < afforded < 40
@@ -374,6 +375,7 @@ def test_where_no_epsilon_is_proved_no_slot_is_allowed() -> None:
     assert refusal(Book().run(hopeless).lines).endswith("allows 0 of 2 slots")
 
 
+@pytest.mark.slow
 def test_memory_does_not_grow_with_the_number_of_slots() -> None:
     model = np.zeros(200)
     run = campaign(slots=600, local_epsilon=0.1)

@@ -202,6 +202,7 @@ def test_averaging_is_bins_at_the_worst_likely_load():
     assert epsilon(statements.bins, loads=[100] * 100, **given_) <= averaged
 
 
+@pytest.mark.slow
 @settings(max_examples=30)
 @given(
     local_epsilon=st.floats(0.01, 0.4),
