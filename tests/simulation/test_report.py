@@ -132,6 +132,22 @@ def test_a_baseline_measured_once_is_a_level(light: None) -> None:
     assert (first["x"], first["line"]["dash"]) == ([0, 200], "dot")
 
 
+def test_an_average_of_models_has_its_own_curve_and_numbers(light: None) -> None:
+    result = results.averaged()
+    page = report_page(result)
+    lines = {
+        trace["name"]: trace for trace in plots_of(page)["learning-auc"]["data"] if "name" in trace
+    }
+    averaged, last = lines["average of models"], lines["random check-ins"]
+    assert averaged["line"]["dash"] == "dash"
+    assert averaged["y"] == pytest.approx([auc + 0.05 for auc in last["y"]])
+    assert f"average of models {result.average_metrics['auc']:.4f} ±" in page
+    assert "AUC, average of models" in page
+    assert "Dashed line: the average of the models released so far." in page
+    without = report_page(results.patients())
+    assert "average of models" not in without
+
+
 def test_a_method_that_was_not_run_says_why(light: None) -> None:
     text = text_of(report_page(results.patients()))
     assert "shuffling not run: its bound needs replace-one neighbours" in text

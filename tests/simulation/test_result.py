@@ -117,6 +117,20 @@ def test_metrics_are_means_over_seeds_and_the_spread_is_theirs(found: dict[str, 
     assert found["metrics_on"] == "clients"  # the table has no holdout
 
 
+def test_an_average_has_metrics_and_curves_of_its_own(found: dict[str, Any]) -> None:
+    averaged = results.averaged().as_json()
+    seeds = [seed["average_metrics"]["auc"] for seed in averaged["seeds"]]
+    assert averaged["average_metrics"]["auc"] == pytest.approx(fmean(seeds))
+    assert averaged["average_spread"]["auc"] == pytest.approx(stdev(seeds))
+    assert averaged["average_metrics"]["auc"] == pytest.approx(averaged["metrics"]["auc"] + 0.05)
+    assert all(
+        seed["average_curve"]["auc"][-1] == auc
+        for seed, auc in zip(averaged["seeds"], seeds, strict=True)
+    )
+    assert (found["average_metrics"], found["average_spread"]) == ({}, None)
+    assert found["seeds"][0]["average_curve"] == {"slots": []}
+
+
 def test_baselines_have_a_curve_for_each_seed(found: dict[str, Any]) -> None:
     free, known = found["baselines"]
     assert (free["name"], known["name"]) == ("non-private", "no-amplification")
