@@ -29,11 +29,23 @@ UNPUBLISHED = {"RunView", "StateEvent", "ReleaseEvent", "ProblemDocument"}
 SHAPES = [value for value in vars(wire).values() if is_typeddict(value)]
 
 
+def schemas_of(published: dict[str, Any]) -> dict[str, Any]:
+    """Return the schemas of responses and of the bodies of requests."""
+    bodies = [
+        operation["requestBody"]["content"].get("application/json", {}).get("schema", {})
+        for operations in published["paths"].values()
+        for operation in operations.values()
+        if "requestBody" in operation
+    ]
+    named = {schema["title"]: schema for schema in bodies if "title" in schema}
+    return named | published["components"]["schemas"]
+
+
 @pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: shape.__name__)
 def test_a_shape_has_the_keys_that_the_service_publishes(
     shape: Any, published: dict[str, Any]
 ) -> None:
-    schema = published["components"]["schemas"].get(shape.__name__)
+    schema = schemas_of(published).get(shape.__name__)
     assert (schema is None) == (shape.__name__ in UNPUBLISHED)
     if schema is not None:
         assert list(get_type_hints(shape)) == list(schema["properties"]) == schema["required"]
@@ -54,6 +66,8 @@ def test_a_refusal_has_the_keys_that_the_service_publishes(published: dict[str, 
 
 SIDES = ("service", "client", "swarm", "audit", "cli")
 MODULES = sorted(path for side in SIDES for path in (SOURCE / side).rglob("*.py"))
+NO_MESSAGES = {"PrivacyLoss"}
+"""Classes that are never sent, although a shape has the same keys: the sum of an odometer."""
 WORDS = {value for name, value in vars(wire).items() if isinstance(value, str) and name.isupper()}
 """Every path, media type and pattern of the wire."""
 
@@ -90,7 +104,7 @@ def test_no_other_module_declares_a_shape(path: Path) -> None:
                 for statement in node.body
                 if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name)
             }
-            assert frozenset(named) not in keys, node.name
+            assert frozenset(named) not in keys or node.name in NO_MESSAGES, node.name
 
 
 def test_every_response_of_the_service_is_built_as_a_shape() -> None:
@@ -109,7 +123,7 @@ def test_every_response_of_the_service_is_built_as_a_shape() -> None:
 
 def test_every_path_is_one_that_the_service_publishes(published: dict[str, Any]) -> None:
     paths = {value for name, value in vars(wire).items() if name.endswith("_PATH")}
-    assert len(paths) == 12
+    assert len(paths) == 19
     assert paths <= published["paths"].keys()
 
 
