@@ -61,7 +61,7 @@ soak: $(INSTALLED) browser postgres  ## long tests: 10,000 histories, 200 kills,
 	@CHECKINS_SOAK=1 $(BIN)/pytest -q -n $(WORKERS) tests/accounting tests/planning tests/simulation tests/tasks tests/cli tests/examples tests/audit tests/golden tests/tools tests/package
 	@$(MAKE) --no-print-directory extras
 
-extras: $(INSTALLED)  ## install each extra alone in a fresh environment and try it, in six minutes
+extras: $(INSTALLED)  ## install each extra alone in a fresh environment and try it, in some minutes
 	@$(BIN)/python tools/extras.py
 
 package: $(INSTALLED)  ## build the sdist and the wheel in dist/, and check them with twine

@@ -53,6 +53,7 @@ WAITING = (
     "tests/service/test_server.py",
     "tests/client/test_real_service.py",
     "tests/client/test_commands.py",
+    "tests/package/test_device.py",
 )
 """Files whose tests mostly wait, for slots or for processes; the longest first."""
 

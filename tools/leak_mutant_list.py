@@ -100,6 +100,10 @@ _NO_LEAK_BY_REASON: dict[str, tuple[str, ...]] = {
         "compressed-answer",
     ),
     "it changes what remains on the disk, not the releases": ("log-never-emptied",),
+    "it changes which packages a program needs, not the releases": (
+        "device-needs-scipy",
+        "missing-extra-unexplained",
+    ),
     "slots are released early and contain only dummies, which look like reports": (
         "clock-believed",
         "hold-ignored",

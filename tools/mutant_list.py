@@ -30,6 +30,8 @@ ASSUMPTIONS = "tests/accounting/test_assumptions.py"
 NAMED = "tests/accounting/test_named.py"
 FOURIER = "tests/accounting/test_fourier_sum.py"
 FULL_SLOTS = "tests/accounting/test_full_slots.py"
+DEVICE = "tests/package/test_device.py"
+EXTRAS = "tests/package/test_extras.py"
 LATTICE = "tests/accounting/test_lattice_sum.py"
 CURIOUS, KINDS = (
     "tests/accounting/test_adversaries.py",
@@ -1580,5 +1582,29 @@ MUTANTS = (
             ),
         ),
         (f"{BANDED}::test_the_table_is_reproduced",),
+    ),
+    Mutant(
+        "device-needs-scipy",
+        "a device imports the accountant",
+        (
+            Change(
+                "client/view.py",
+                "from checkins.protocol import wire\n",
+                "from checkins.accounting import certify\nfrom checkins.protocol import wire\n",
+            ),
+        ),
+        (f"{DEVICE}::test_a_device_takes_part_where_other_packages_cannot_be_imported",),
+    ),
+    Mutant(
+        "missing-extra-unexplained",
+        "a command whose extra is missing reports an internal error",
+        (
+            Change(
+                "cli/main.py",
+                'raise missing_package(f"checkins {arguments[0]}", error) or error from None',
+                "raise",
+            ),
+        ),
+        (f"{EXTRAS}::test_a_command_without_its_extra_says_which_to_install",),
     ),
 )
