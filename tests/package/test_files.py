@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tarfile
 import zipfile
 from email.parser import HeaderParser
 from hashlib import sha256
@@ -76,9 +77,11 @@ def test_the_wheel_says_what_it_is(built: tuple[Path, Path]) -> None:
     assert set(metadata.get_all("Provides-Extra") or ()) == set(PROJECT["optional-dependencies"])
 
 
-def test_the_sdist_has_every_file_of_the_repository(unpacked: Path) -> None:
+def test_the_sdist_has_every_file_of_the_repository(built: tuple[Path, Path]) -> None:
     ours = {str(path.relative_to(ROOT)) for path in repository_files()}
-    theirs = {str(path.relative_to(unpacked)) for path in unpacked.rglob("*") if path.is_file()}
+    with tarfile.open(built[1]) as archive:
+        files = [member.name for member in archive.getmembers() if member.isfile()]
+    theirs = {name.partition("/")[2] for name in files}
     assert ours - theirs == set()
     assert theirs - ours <= {"PKG-INFO"}
 
