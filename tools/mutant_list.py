@@ -30,7 +30,7 @@ ASSUMPTIONS = "tests/accounting/test_assumptions.py"
 NAMED = "tests/accounting/test_named.py"
 FOURIER = "tests/accounting/test_fourier_sum.py"
 FULL_SLOTS = "tests/accounting/test_full_slots.py"
-DEVICE = "tests/package/test_device.py"
+DEVICE_PROGRAM = "tests/package/test_device.py"
 EXTRAS = "tests/package/test_extras.py"
 LATTICE = "tests/accounting/test_lattice_sum.py"
 CURIOUS, KINDS = (
@@ -1593,7 +1593,7 @@ MUTANTS = (
                 "from checkins.accounting import certify\nfrom checkins.protocol import wire\n",
             ),
         ),
-        (f"{DEVICE}::test_a_device_takes_part_where_other_packages_cannot_be_imported",),
+        (f"{DEVICE_PROGRAM}::test_a_device_takes_part_where_other_packages_cannot_be_imported",),
     ),
     Mutant(
         "missing-extra-unexplained",
