@@ -150,6 +150,9 @@ SERVER = (
 )
 
 
+OPTIMISED_8 = '{ bands = 8, strategy = "optimised" }'
+
+
 def campaign(noise: str) -> Campaign:
     return parse_campaign(SERVER.replace('{ bands = 8, strategy = "square-root" }', noise)).campaign
 
@@ -172,13 +175,17 @@ def test_a_campaign_seals_coefficients_and_not_the_name_of_a_strategy() -> None:
 
 
 def test_the_optimised_strategy_of_a_file_is_for_its_optimizer() -> None:
-    named = campaign('{ bands = 8, strategy = "optimised" }')
+    named = campaign(OPTIMISED_8)
     assert named.task is not None
     optimizer = named.task.optimizer
     workload = Workload(
         named.design.slots, optimizer.momentum, optimizer.nesterov, optimizer.minibatch
     )
     assert named.strategy == optimised(8, workload)
+    averaged = SERVER.replace('{ bands = 8, strategy = "square-root" }', OPTIMISED_8)
+    averaged = averaged.replace("[task]\n", "[task]\naverage = 0.25\n")
+    assert parse_campaign(averaged).campaign.task != named.task
+    assert parse_campaign(averaged).campaign.strategy == named.strategy
 
 
 def test_a_canonical_form_that_names_a_strategy_is_refused_before_it_is_optimised() -> None:

@@ -19,6 +19,7 @@ READINESS, DATABASE = "tests/service/test_readiness.py", "tests/service/test_dat
 GRID = "tests/randomizers/test_grid.py"
 CORRELATED = "tests/protocol/test_correlated_noise.py"
 BANDED = "tests/accounting/test_correlated_noise.py"
+LOOP, SPACE = "tests/simulation/test_loop.py", "tests/planning/test_search_space.py"
 PAST_SUMS = "tests/service/test_correlated_noise.py"
 
 MEMORY = "tests/service/test_memory_limits.py"
@@ -1606,5 +1607,44 @@ MUTANTS = (
             ),
         ),
         (f"{EXTRAS}::test_a_command_without_its_extra_says_which_to_install",),
+    ),
+    Mutant(
+        "simulated-noise-of-the-run-before",
+        "in a simulation, the noise of a run is correlated with that of the run before",
+        (
+            Change(
+                "simulation/engine/training.py",
+                "if spec.first == self.mechanism.warm_up:",
+                "if spec.first == self.mechanism.warm_up and spec.run == 1:",
+            ),
+        ),
+        (f"{LOOP}::test_the_compiled_loop_and_the_machines_agree_on_the_same_draws",),
+    ),
+    Mutant(
+        "bands-for-many-runs",
+        "the planner uses correlated noise for any number of runs",
+        (
+            Change(
+                "planning/search_space.py",
+                "candidate.repeats <= MAX_RUNS_WITH_BANDS",
+                "candidate.repeats > 0",
+            ),
+        ),
+        (f"{SPACE}::test_correlated_noise_is_searched_for_one_and_two_runs_only",),
+    ),
+    Mutant(
+        "average-of-the-warm-up",
+        "the average of the models counts slots of the warm-up, which release nothing",
+        (
+            Change(
+                "simulation/engine/training.py",
+                "slots, warm_up = self.mechanism.design.slots, self.mechanism.warm_up",
+                "slots, warm_up = self.mechanism.design.slots, 0",
+            ),
+        ),
+        (
+            "tests/simulation/test_average.py"
+            "::test_it_is_the_average_of_the_models_of_all_slots_that_release_one",
+        ),
     ),
 )

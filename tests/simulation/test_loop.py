@@ -236,9 +236,9 @@ CASES: dict[str, tuple[Campaign, LoadedTask]] = {
         ),
         loaded(),
     ),
-    "noise over forty slots, of more than one block": (
+    "noise over forty slots, of more than one block, two runs": (
         with_strategy(
-            campaign(AT_SERVER, capacity=None, divide_by=6, slots=70, minibatch=2),
+            campaign(AT_SERVER, capacity=None, divide_by=6, slots=50, minibatch=2, repeats=2),
             *(600, *range(120, 81, -1)),
         ),
         loaded(Logistic(FEATURES), classes=2),

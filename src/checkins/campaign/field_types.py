@@ -221,17 +221,17 @@ class NamedStrategy:
     bands: int
 
     def for_run(self, *, slots: int, task: Task | None) -> NoiseStrategy:
-        """Return the coefficients. Without a task, gradient descent is assumed."""
+        """Return the coefficients. Without a task, gradient descent is assumed.
+
+        An average of the models is not part of the workload. The coefficients that are best for the
+        average alone have a higher price, and the model was worse in every simulation at the same
+        epsilon (docs/experiments.md).
+        """
         workload = Workload(slots)
         if task is not None:
             optimizer = task.optimizer
-            workload = Workload(
-                slots,
-                optimizer.momentum,
-                optimizer.nesterov,
-                optimizer.minibatch,
-                tail=task.average,
-            )
+            arguments = (optimizer.momentum, optimizer.nesterov, optimizer.minibatch)
+            workload = Workload(slots, *arguments)
         return strategies.named(self.name, self.bands, workload)
 
 

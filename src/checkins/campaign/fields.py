@@ -216,8 +216,8 @@ RANDOMIZER = _section(
     ).means(
         "noise at the server only: correlate the noise of each slot with that of the next B - 1"
         " slots, so that it harms the model less ([theory](theory/correlated-noise.md)). The"
-        " `optimised` strategy is for the optimizer, the `average` and the number of slots of this"
-        " file. The campaign seals the coefficients, which are `numerators` divided by 2^F."
+        " `optimised` strategy is for the optimizer and the number of slots of this file, whatever"
+        " `average` is. The campaign seals the coefficients, which are `numerators` divided by 2^F."
         " Written files contain them, so another version of checkins runs the same campaign."
         " Without this key, the noise of all slots is independent",
         comment="coefficients that correlate the noise of slots: numerators / 2^bits",
