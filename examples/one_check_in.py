@@ -5,7 +5,7 @@ methods have the same (epsilon, 1e-5)-DP for add-remove neighbours: check-ins wi
 server correlates across slots, check-ins with independent noise, and Poisson-sampled DP-SGD.
 All use the same features, clip and momentum, and the average of the models. Slots, bands and rate
 were tuned alike for each method and epsilon, on the test pictures with even numbers and on seeds
-that are not used again. The accuracy is of the pictures with odd numbers, which chose nothing.
+that are not used again. The accuracy is of the pictures with odd numbers, which chose none of them.
 
     python examples/one_check_in.py --seeds 20 --out out/one-check-in
     python examples/one_check_in.py --tune --out out/one-check-in    # how the settings were chosen
