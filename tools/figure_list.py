@@ -107,7 +107,11 @@ FIGURES = (
     Figure(
         "one-check-in",
         "python examples/one_check_in.py --seeds 20 --out out/one-check-in",
-        ("examples/one_check_in.py",),
+        (
+            "examples/one_check_in.py",
+            "examples/noise_comparison/settings.py",
+            "examples/noise_comparison/training.py",
+        ),
         shown="docs/experiments.md",
     ),
     Figure(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import json
 from functools import cache
@@ -20,7 +21,8 @@ CLIENTS = 2_000
 
 
 @pytest.fixture
-def example() -> Any:
+def example(monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.syspath_prepend(SCRIPT.parent)
     spec = importlib.util.spec_from_file_location("one_check_in", SCRIPT)
     assert spec is not None
     assert spec.loader is not None
@@ -32,10 +34,11 @@ def example() -> Any:
 def test_every_tuned_setting_is_one_that_was_tried(example: Any) -> None:
     epsilons = [set(settings) for settings in example.TUNED.values()]
     assert epsilons == [{0.5, 1.0, 1.35, 2.7}] * 3
+    tried = importlib.import_module("noise_comparison.settings")
     for method, settings in example.TUNED.items():
         for setting in settings.values():
-            assert (setting.slots, setting.bands) in example.DESIGNS[method]
-            assert setting.rate * setting.slots in example.TOTAL_RATES
+            assert (setting.slots, setting.bands) in tried.DESIGNS[method]
+            assert setting.rate * setting.slots in tried.TOTAL_RATES
 
 
 @pytest.mark.slow
@@ -45,8 +48,9 @@ def test_each_method_is_within_its_epsilon_and_has_an_accuracy_for_each_seed(
 ) -> None:
     data = synthetic.load(clients=CLIENTS, classes=3)
     loaded = LoadedTask(data, Softmax(data.dimension, 3))
-    monkeypatch.setattr(example, "loaded_task", cache(lambda: loaded))
-    monkeypatch.setattr(example, "CLIENTS", CLIENTS)
+    monkeypatch.setattr("noise_comparison.training.loaded_task", cache(lambda: loaded))
+    for module in ("settings", "training"):
+        monkeypatch.setattr(f"noise_comparison.{module}.CLIENTS", CLIENTS)
     arguments = ["one_check_in.py", "--seeds", "2", "--epsilon", "1", "--out", str(tmp_path)]
     monkeypatch.setattr("sys.argv", arguments)
     example.main()
