@@ -161,6 +161,7 @@ _NO_LEAK_BY_REASON: dict[str, tuple[str, ...]] = {
         "clients-of-one-window",
         "more-full-slots-not-charged",
         "last-coefficient-left-out",
+        "window-cuts-updates-off",
         "distance-of-blocks-off-by-one",
         "independent-blocks-that-overlap",
         "column-norm-above-one",

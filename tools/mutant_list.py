@@ -1506,6 +1506,19 @@ MUTANTS = (
         (f"{BANDED}::test_all_coefficients_count",),
     ),
     Mutant(
+        "window-cuts-updates-off",
+        "with a declared number of clients, updates count as invisible after a window",
+        (
+            Change(
+                "accounting/exact/campaign_divergence.py",
+                "    if design.has_correlated_noise:\n"
+                "        return replace(design, capacity=None)\n",
+                "",
+            ),
+        ),
+        (f"{BANDED}::test_updates_are_visible_after_a_window_even_if_no_slot_is_full",),
+    ),
+    Mutant(
         "distance-of-blocks-off-by-one",
         "blocks of slots with correlated noise count as if they were further apart",
         (

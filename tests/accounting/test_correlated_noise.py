@@ -25,7 +25,7 @@ from checkins.accounting import (
     loss_distribution,
 )
 from checkins.accounting.exact.block_ratio import antithetic_ratio, block_ratio
-from checkins.accounting.exact.correlated_noise import CorrelatedCampaign
+from checkins.accounting.exact.correlated_noise import CorrelatedCampaign, LowerBound
 from checkins.accounting.exact.gaussian import GaussianCampaign
 from checkins.accounting.exact.grid_distribution import Rounding, Side, discretise_up
 from checkins.accounting.exact.slot_blocks import (
@@ -379,6 +379,61 @@ def test_a_window_takes_the_place_of_all_slots() -> None:
     depends = replace(sliding, wake_times=WakeTimes.ANY)
     assert certificate(depends, Adjacency.REPLACE_ONE).epsilon > replaced.epsilon
     assert certificate(depends).epsilon == pytest.approx(certificate(DESIGN).epsilon, rel=1e-9)
+
+
+SHORT_WINDOW = Design(
+    Protocol.SLIDING,
+    slots=1000,
+    window=8,
+    participation=1.0,
+    randomizer=GaussianNoise(1.5, NoiseAt.SERVER, NoiseStrategy((128,) * 64, bits=10)),
+)
+"""Every update is visible in 64 releases, most of them after the window of its client."""
+
+
+@pytest.mark.parametrize("campaigns", [1, 2])
+def test_updates_are_visible_after_a_window_even_if_no_slot_is_full(campaigns: int) -> None:
+    roomy = replace(SHORT_WINDOW, capacity=60, arrivals=60)  # no slot is ever full
+    for wake_times, adjacency in (
+        (WakeTimes.INDEPENDENT, Adjacency.ADD_REMOVE),
+        (WakeTimes.INDEPENDENT, Adjacency.REPLACE_ONE),
+        (WakeTimes.ANY, Adjacency.REPLACE_ONE),
+    ):
+        found, expected = (
+            certify(
+                replace(design, wake_times=wake_times),
+                delta=1e-2,
+                adjacency=adjacency,
+                campaigns=campaigns,
+                compare=False,
+            )
+            for design in (roomy, SHORT_WINDOW)
+        )
+        assert found.epsilon == pytest.approx(expected.epsilon, rel=1e-3)
+
+
+def test_updates_are_visible_after_a_window_of_a_client_that_nearly_always_takes_part() -> None:
+    """The bounds for a longer run with participation 1 count all releases too."""
+    rarer, nearly_always = (
+        certify(
+            replace(SHORT_WINDOW, window=40, participation=participation),
+            delta=1e-2,
+            adjacency=Adjacency.ADD_REMOVE,
+            compare=False,
+        )
+        for participation in (0.94, 0.97)
+    )
+    assert nearly_always.epsilon > rarer.epsilon
+
+
+def test_lower_bounds_count_only_slots_that_exist() -> None:
+    campaign = CorrelatedCampaign(1.5, ROOT, slots=8, rows=16, participation=1.0)
+    bound = LowerBound(campaign, Adjacency.ADD_REMOVE, delta=1e-4, cells=None)
+    candidates = list(bound._candidates())
+    assert candidates
+    for blocks in candidates:
+        assert 0 < blocks.count * blocks.slots_per_block <= 8
+        assert 0.0 < blocks.participation <= 1.0
 
 
 def test_a_capacity_allows_spacing_only_and_costs_more() -> None:

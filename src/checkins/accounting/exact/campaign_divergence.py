@@ -311,7 +311,13 @@ def _named_with_population(
 
 
 def uncapped(design: Design) -> Design:
-    """Return a fixed-window design without a capacity, and with the same noise in a slot's sum."""
+    """Return a design without a capacity, and with the same noise in a slot's sum.
+
+    It has a fixed window, unless the noise is correlated across slots. Then updates are visible
+    after the window, and wake times matter even without a capacity.
+    """
+    if design.has_correlated_noise:
+        return replace(design, capacity=None)
     randomizer = design.randomizer
     if isinstance(randomizer, GaussianNoise):
         noise = design.slot_noise(randomizer)

@@ -119,8 +119,10 @@ class CorrelatedCampaign:
         parts = self._best_parts(delta)
         whole = math.floor(self.slots / self.participation * (1.0 + 1e-12))
         if self.slots < whole <= self.slots / _NEARLY_WHOLE:
-            longer = replace(self, slots=whole, rows=min(self.strategy.bands, whole))
-            parts += replace(longer, participation=1.0)._best_parts(delta)
+            # In the sliding protocol, ``rows`` may exceed the slots of a window.
+            rows = max(self.rows, min(self.strategy.bands, whole))
+            longer = replace(self, slots=whole, rows=rows, participation=1.0)
+            parts += longer._best_parts(delta)
         return list({(part.weights, part.blocks): part for part in parts}.values())
 
     def _best_parts(self, delta: float) -> list[Part]:
@@ -282,7 +284,7 @@ class LowerBound:
                 spread = lower_spread(self._correlated.strategy, rows, size)
                 count = (slots - rows + 1) // size
                 share = spread.covariance / spread.variance
-                if count and (size == 1 or LEAST_SHARED <= share <= MOST_SHARED):
+                if count > 0 and (size == 1 or LEAST_SHARED <= share <= MOST_SHARED):
                     counted = count * size / slots * (1.0 - ROUND_OFF)
                     yield Blocks(count, size, spread, self._correlated.participation * counted)
             rows //= 2
