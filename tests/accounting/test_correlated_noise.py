@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -509,6 +510,17 @@ def test_coefficients_that_no_theorem_covers_are_refused(
     with pytest.raises(InvalidValue) as caught:
         NoiseStrategy(numerators, bits)
     assert caught.value.name == name
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.int16, np.int32, np.int64])
+def test_small_integers_of_numpy_do_not_overflow_in_the_norm(dtype: Any) -> None:
+    with pytest.raises(InvalidValue, match="the squares of the coefficients"):
+        NoiseStrategy(tuple(np.array([255, 255, 255], dtype)), 8)
+    with pytest.raises(InvalidValue, match="the squares of the coefficients"):
+        NoiseStrategy((dtype(90),) * 3, dtype(7))
+    found = NoiseStrategy(tuple(np.array([7, 5], dtype)), dtype(4))
+    assert found == NoiseStrategy((7, 5), 4)
+    assert all(type(number) is int for number in (*found.numerators, found.bits))
 
 
 def test_a_norm_of_exactly_one_is_allowed() -> None:

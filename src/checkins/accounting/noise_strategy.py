@@ -42,12 +42,15 @@ class NoiseStrategy:
     bits: int
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "numerators", tuple(self.numerators))
-        if self.bits != 0 or isinstance(self.bits, bool):
+        if self.bits != 0 or not isinstance(self.bits, int) or isinstance(self.bits, bool):
             validate.count(most=MOST_STRATEGY_BITS, bits=self.bits)
+        object.__setattr__(self, "bits", int(self.bits))
+        object.__setattr__(self, "numerators", tuple(self.numerators))
         validate.count(most=MOST_BANDS, bands=len(self.numerators))
         for numerator in self.numerators:
             validate.count(most=2**self.bits, numerators=numerator)
+        # Integers of numpy are converted, because their squares and sums may overflow.
+        object.__setattr__(self, "numerators", tuple(map(int, self.numerators)))
         if any(later > earlier for earlier, later in pairwise(self.numerators)):
             raise InvalidValue("numerators", list(self.numerators), "must not increase")
         squares = sum(numerator**2 for numerator in self.numerators)
