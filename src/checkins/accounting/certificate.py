@@ -212,10 +212,11 @@ def _noise_assumptions(design: Design, curious: int) -> Iterator[str]:
             )
             if randomizer.strategy is not None:
                 yield (
-                    "the noise of a slot is correlated with that of at most"
-                    f" {randomizer.strategy.bands - 1:,} slots before it by public coefficients;"
-                    " all noise is fresh in every campaign, and the server keeps it secret, as well"
-                    " as the sums without noise"
+                    "noise is correlated across slots: a total contains the sums of at most"
+                    f" {randomizer.strategy.bands - 1:,} slots before it in the same campaign, with"
+                    " public coefficients whose squares sum to at most 1; all noise is fresh in"
+                    " every slot and campaign, and the server keeps it secret, as well as the sums"
+                    " without noise"
                 )
             return
         if not averaged:
