@@ -16,6 +16,7 @@ from checkins.ledger.verification import verify
 from checkins.protocol.server import Ending
 from checkins.service import startup
 from checkins.service.backup import back_up
+from checkins.service.runs import operator_actions
 from checkins.service.settings import Enrolment, Settings
 from checkins.service.startup import Start, parse_start
 from checkins.service.store import ledgers, metadata, run_state
@@ -230,6 +231,21 @@ def test_restore_ends_what_was_running_and_charges_it_to_the_last_affordable_slo
     prepared(  # from now on it is the store
         settings(f"sqlite:///{copy}", tmp_path / "w", tmp_path), house.clock
     )
+
+
+def test_restore_warns_of_revocations_that_the_copy_does_not_know_of(tmp_path: Path) -> None:
+    house, copy = House(f"sqlite:///{tmp_path}/x.db", tmp_path), tmp_path / "copy.db"
+    operator_actions.add_operator(
+        house.database, "ann", "0" * 64, "operator", operator="token-file"
+    )
+    back_up(house.url, copy)
+    operator_actions.revoke_operator(house.database, "ann", operator="token-file")
+    ProgressFile(tmp_path / "w").record(progress_of(house.database))
+    house.database.close()
+    warnings: list[str] = []
+    restored(house, copy, warn=warnings.append)[0].close()
+    [warning] = [each for each in warnings if "valid again" in each]
+    assert "had 2 entries, and has 1" in warning
 
 
 def test_restore_before_the_first_slot_charges_the_whole_run_too(tmp_path: Path) -> None:

@@ -82,6 +82,9 @@ def prepare(
         if restore:
             if guard is not None:
                 guard.check_restorable(store)
+                if lost_actions := guard.lost_actions_warning(store):
+                    logs.warning("operator-actions-lost")
+                    warn(lost_actions)
             lost_runs = () if guard is None else guard.populations_with_lost_runs(store)
             backup.end_runs(store, lost_runs=lost_runs)
             if guard is not None:

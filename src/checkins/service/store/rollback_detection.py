@@ -116,6 +116,20 @@ class ProgressFile:
         )
         return losses + self._recorded_progress.losses_in(progress_of(database))
 
+    def lost_actions_warning(self, database: Database) -> str | None:
+        """Return a warning if actions of operators are missing from the log of a restored store.
+
+        Keys and tokens that one of these actions has revoked are valid again.
+        """
+        kept, recorded = progress_of(database).actions, self._recorded_progress.actions
+        if kept >= recorded:
+            return None
+        return (
+            f"the log of operators' actions had {recorded:,} entries, and has {kept:,}: keys and"
+            " operators' tokens that were revoked since the copy was made are valid again; revoke"
+            " them again with checkins allow-list and checkins operators"
+        )
+
     def warnings(self, database: Database, store_url: str) -> dict[str, str]:
         """Return a warning for each reason why this file may not detect a rollback.
 
