@@ -305,7 +305,11 @@ def test_a_saved_ledger_is_verified_with_a_pinned_key(checkins, folder: Path) ->
         outcome = checkins(*chosen, "--json")
         assert (outcome.code, outcome.err) == (0, "")
         assert json.loads(outcome.out)["signature"] == {"key": key.public_key, "entries": entries}
-    assert f"Signed up to line 3 by {key.public_key}" in " ".join(checkins(*chosen).out.split())
+    shown = " ".join(checkins(*chosen).out.split())
+    unsigned = len(hashes) - 3
+    assert f"line 3 by {key.public_key} The {unsigned} lines after it are not signed." in shown
+    sign(len(hashes), hashes[-1])
+    assert "not signed" not in checkins(*chosen).out
     sign(3, hashes[3])
     refused(checkins(*chosen), code=1, says="ledger.jsonl:3: has the hash")
     sign(7, hashes[5])

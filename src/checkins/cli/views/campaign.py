@@ -177,6 +177,8 @@ def ledger_parts(
     yield f"Head: {verified.ledger.head}"
     if signed is not None:
         yield f"Signed up to line {signed.entries:,} by {signed.key}"
+        if signed.entries < verified.ledger.entries:
+            yield f"The {verified.ledger.entries - signed.entries:,} lines after it are not signed."
     current = verified.ledger.running
     if current is not None:
         yield (
