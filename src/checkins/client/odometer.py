@@ -3,13 +3,14 @@
 A device has no accountant. It adds up budgets, which are part of the sealed campaign:
 
 - A coordinator releases nothing that would exceed the budget of its campaign, together with all
-earlier campaigns in the same ledger. So one budget bounds all campaigns of a ledger whose budgets
-are not larger. A later campaign with a larger budget is added in full. - Budgets of different
-ledgers, and raised budgets, are added: epsilon and delta.
+  earlier campaigns in the same ledger. So one budget bounds all campaigns of a ledger whose budgets
+  are not larger. A later campaign with a larger budget is added in full.
+- Budgets of different ledgers, and raised budgets, are added: epsilon and delta.
 
 Two campaigns have the same ledger if the ledger of the second contains the line that was the last
 line of the first. The device asks the service for the hash of that line. If the hash differs, or
-the service cannot show it, the campaign is charged as if it had a ledger of its own.
+the service cannot show it, the campaign is charged as if it had a ledger of its own. A ledger that
+was continued twice from this line, by two stores, counts as one.
 
 Theorem:     docs/theory/device-odometer.md. A limit on epsilon that was fixed beforehand holds even
              if campaigns are chosen after earlier releases.
