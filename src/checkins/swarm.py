@@ -87,7 +87,7 @@ class Swarm:
     plain_http: bool = False
 
     def __post_init__(self) -> None:
-        check_url(self.url, plain_http=self.plain_http)
+        check_url(self.url, plain_http=self.plain_http, ca=self.ca)
 
     @property
     def outcome_names(self) -> list[str]:

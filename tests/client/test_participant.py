@@ -157,6 +157,9 @@ def test_other_machines_are_contacted_only_encrypted_or_if_told(tmp_path: Path) 
         participant(url, plain_http=True)
     for url in ("http://127.0.0.1:8470", "http://[::1]:8470", "http://localhost"):
         participant(url)
+        for refuse in (participant, fetch_campaign):
+            with pytest.raises(InvalidValue, match="is for https://"):
+                refuse(url, ca="authority.pem")
     with pytest.raises(InvalidValue, match="ca = "):
         fetch_campaign("https://campaigns.example", ca=tmp_path / "missing.pem")
 

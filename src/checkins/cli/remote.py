@@ -79,8 +79,8 @@ def open_connection(url: str, given: GivenOptions) -> Iterator[tuple[httpx.Clien
 
     base_url, run = split_run_url(url)
     with errors_as_option_errors(given):
-        arguments = connection_arguments(base_url, given)
-        check_url(base_url, plain_http=arguments["plain_http"])
+        arguments = connection_arguments(given)
+        check_url(base_url, **arguments)
         verify = tls_context(arguments["ca"]) or True
     try:
         with httpx.Client(base_url=base_url, timeout=TIMEOUT_S, verify=verify) as http:
@@ -257,7 +257,7 @@ def fetch_checked_campaign(url: str, given: GivenOptions) -> CampaignView:
     for name in ("httpx", "safetensors"):
         import_optional(name, value=url, setting="url")
     with errors_as_option_errors(given):
-        view = fetch_campaign(url, given.texts.get("campaign"), **connection_arguments(url, given))
+        view = fetch_campaign(url, given.texts.get("campaign"), **connection_arguments(given))
         view.check(seal=given.texts.get("seal"))
     return view
 
@@ -279,10 +279,8 @@ def read_keys(given: GivenOptions) -> list[str]:
         return joining.read_keys(Path(given.texts["key_file"]))
 
 
-def connection_arguments(url: str, given: GivenOptions) -> dict[str, Any]:
-    """Return the arguments of the client library that ``CONNECTION_OPTIONS`` mean for a URL."""
-    if "ca" in given and not url.lower().startswith("https://"):
-        raise given.invalid("ca", f"is for https://, and the URL is {printable(url)}")
+def connection_arguments(given: GivenOptions) -> dict[str, Any]:
+    """Return the arguments of the client library that ``CONNECTION_OPTIONS`` mean."""
     return {"ca": given.texts.get("ca"), "plain_http": given.values["plain_http"]}
 
 

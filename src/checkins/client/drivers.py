@@ -48,10 +48,11 @@ HEADERS = {"User-Agent": "checkins", "Accept-Encoding": "identity"}
 """HTTP headers of every request. All devices send the same, so the headers identify no device."""
 
 
-def check_url(url: str, *, plain_http: bool) -> None:
+def check_url(url: str, *, plain_http: bool, ca: str | os.PathLike[str] | None = None) -> None:
     """Raise if ``url`` is not the address of a service, or is not encrypted.
 
-    HTTP without encryption is accepted if ``plain_http`` is True, or on this machine.
+    HTTP without encryption is accepted if ``plain_http`` is True, or on this machine. It is never
+    accepted if ``ca``, a file with authorities to trust, is given, because nothing would use it.
     """
     try:
         parts = urlsplit(url)
@@ -66,6 +67,8 @@ def check_url(url: str, *, plain_http: bool) -> None:
             " https://, or allow plain HTTP explicitly (--plain-http, plain_http=True)"
         )
         raise InvalidValue("url", url, expected)
+    if parts.scheme == "http" and ca is not None:
+        raise InvalidValue("ca", str(ca), f"is for https://, and the URL is {url}")
 
 
 def tls_context(ca: str | os.PathLike[str] | None) -> ssl.SSLContext | None:

@@ -76,7 +76,7 @@ class Participant(ParticipationConfig):
     journal: Journal | None = None
 
     def __post_init__(self) -> None:
-        check_url(self.url, plain_http=self.plain_http)
+        check_url(self.url, plain_http=self.plain_http, ca=self.ca)
         if not self.campaign or not set(self.campaign) <= set("0123456789abcdef-"):
             raise InvalidValue("campaign", self.campaign, "must be the id of a campaign's run")
         validate.non_negative(retry_timeout_s=self.retry_timeout_s)
@@ -240,7 +240,7 @@ def fetch_campaign(
     raises CampaignRefused if no campaign or more than one campaign is open. An unreachable service
     is retried for ``retry_timeout_s`` seconds. The other arguments are as in ``Participant``.
     """
-    check_url(url, plain_http=plain_http)
+    check_url(url, plain_http=plain_http, ca=ca)
     with http_client(url, ca) if http is None else nullcontext(http) as client:
         return Driver(client, MemoryStore()).drive(_fetch_flow(url, campaign, retry_timeout_s))
 

@@ -100,7 +100,7 @@ def join(given: GivenOptions) -> None:
             seal=given.texts.get("seal"),
             journal=status,
             most_epsilon=most_epsilon,
-            **remote.connection_arguments(url, given),
+            **remote.connection_arguments(given),
         )
         if withdraw:
             _show_withdrawn(view, device.withdraw(), json=json)
@@ -276,7 +276,7 @@ def swarm(given: GivenOptions) -> None:
                 state=Path(given.texts["state"]) if "state" in given else None,
                 key=lambda client: keys[client if len(keys) > 1 else 0] if keys else None,
                 journal=write_event,
-                **remote.connection_arguments(url, given),
+                **remote.connection_arguments(given),
             )
 
         results = _run_devices(devices, view.id, given)
