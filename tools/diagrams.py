@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import argparse
 
-from checkins.protocol.participant import PARTICIPANT
-from checkins.protocol.server import SERVER
-from checkins.protocol.slot import SLOT
+from checkins.protocol.participant import PARTICIPANT_MACHINE
+from checkins.protocol.server import SERVER_MACHINE
+from checkins.protocol.slot import SLOT_MACHINE
 
-MACHINES = {machine.name: machine for machine in (SLOT, SERVER, PARTICIPANT)}
+MACHINES = {
+    machine.name: machine for machine in (SLOT_MACHINE, SERVER_MACHINE, PARTICIPANT_MACHINE)
+}
 
 
 def main() -> None:

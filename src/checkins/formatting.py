@@ -84,10 +84,10 @@ def nearest_for_page(value: object, digits: int = DIGITS) -> str:
     return _for_page(value, digits, ROUND_HALF_EVEN)
 
 
-def finite(value: object) -> float | None:
+def finite_or_none(value: object) -> float | None:
     """Return the value as a float. None if it is missing, not a number or not finite.
 
-    >>> finite(0.5), finite(float("inf")), finite(None)
+    >>> finite_or_none(0.5), finite_or_none(float("inf")), finite_or_none(None)
     (0.5, None, None)
     """
     if isinstance(value, bool) or not isinstance(value, Real):
@@ -109,7 +109,7 @@ def _for_terminal(value: float, digits: int, rounding: str) -> str:
 
 
 def _for_page(value: object, digits: int, rounding: str) -> str:
-    number = finite(value)
+    number = finite_or_none(value)
     if number is None:
         return MISSING
     rounded = _round_to_digits(number, digits, rounding)

@@ -29,7 +29,7 @@ from tests.accounting.designs import ADD_REMOVE, REPLACE_ONE, local, roomy
 from tests.strategies import deltas, local_epsilons
 
 PURE, NOISY = local(1.0, 50), roomy(0.3, 20, capacity=30, most=200)
-CHARGE = "the total variation distance between all releases of the implementation"
+CHARGE = "the total variation distance between the distribution of all releases"
 
 
 @cache

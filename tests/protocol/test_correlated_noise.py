@@ -20,7 +20,7 @@ from checkins.protocol.machine import Event
 from checkins.protocol.model_update import ModelUpdate
 from checkins.protocol.report import Report, ReportChecks
 from checkins.protocol.rules import MAX_ENROLLED, Filling, Rules, sampler_of
-from checkins.protocol.server import SERVER, RecordClosing, Server
+from checkins.protocol.server import SERVER_MACHINE, RecordClosing, Server
 from tests.support.campaigns import CORRELATED, SERVER_NOISE, campaign
 
 STRATEGY = NoiseStrategy((12, 6, 5, 4), bits=4)
@@ -166,17 +166,17 @@ def test_a_replay_from_any_saved_state_is_the_same_run() -> None:
     for event in events:
         states.append(servers.step(states[-1], event)[0])
     for number, state in enumerate(states):
-        end = SERVER.replay(state, events[number:])
+        end = SERVER_MACHINE.replay(state, events[number:])
         assert end.learner.model.tobytes() == states[-1].learner.model.tobytes()
 
 
 @pytest.mark.parametrize("lost", [0, 1, 2])
 def test_a_server_that_forgot_a_sum_does_not_close_a_slot(lost: int) -> None:
     events = [event for slot in range(1, 5) for event in events_of(slot, 1)]
-    server = SERVER.replay(Server.start(RULES, np.zeros(2)), events)
+    server = SERVER_MACHINE.replay(Server.start(RULES, np.zeros(2)), events)
     forgetful = replace(server, exact_sums=server.exact_sums[:lost])
     *before, expired, _ = events_of(5, 1)
-    forgetful = SERVER.replay(forgetful, before)
+    forgetful = SERVER_MACHINE.replay(forgetful, before)
     with pytest.raises(OutOfOrder, match=f"exact sums of the 3 slots before it, not {lost}"):
         servers.step(forgetful, expired)
 
@@ -192,7 +192,7 @@ def test_a_learner_that_lost_a_noisy_sum_computes_no_model() -> None:
 
 def test_the_state_of_a_closing_slot_holds_no_sum_but_those_that_are_needed() -> None:
     *before, _ = events_of(1, 2)
-    closing = SERVER.replay(Server.start(RULES, np.zeros(2)), before)
+    closing = SERVER_MACHINE.replay(Server.start(RULES, np.zeros(2)), before)
     assert closing.slot is not None
     assert closing.slot.exact_sum is None
     assert [kept.tolist() for kept in closing.exact_sums] == [[2, 2]]

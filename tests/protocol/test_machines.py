@@ -21,11 +21,11 @@ from checkins.protocol import server as servers
 from checkins.protocol import slot as slots
 from checkins.protocol.machine import Event, Machine, Message
 from checkins.protocol.model_update import ModelUpdate
-from checkins.protocol.participant import PARTICIPANT, Participant
+from checkins.protocol.participant import PARTICIPANT_MACHINE, Participant
 from checkins.protocol.report import Report, ReportChecks
 from checkins.protocol.rules import Filling, FixedWindow, Rules
-from checkins.protocol.server import SERVER, Server
-from checkins.protocol.slot import SLOT, Slot
+from checkins.protocol.server import SERVER_MACHINE, Server
+from checkins.protocol.slot import SLOT_MACHINE, Slot
 
 RULES = Rules(
     slots=3,
@@ -85,7 +85,7 @@ def slot_in(phase: slots.Phase) -> Slot:
         slots.ChoiceRecorded(1),
         slots.Expired(1, (REPORT,)),
     ]
-    return SLOT.replay(slot, events[: phase.value])
+    return SLOT_MACHINE.replay(slot, events[: phase.value])
 
 
 def server_in(phase: servers.Phase) -> Server:
@@ -96,9 +96,9 @@ def server_in(phase: servers.Phase) -> Server:
         case servers.Phase.WAITING:
             return start
         case servers.Phase.OPEN:
-            return SERVER.replay(start, before)
+            return SERVER_MACHINE.replay(start, before)
         case servers.Phase.CLOSING:
-            return SERVER.replay(start, before + close)
+            return SERVER_MACHINE.replay(start, before + close)
     return Server.start(replace(RULES, affordable=0), MODEL)
 
 
@@ -114,12 +114,12 @@ def participant_in(phase: clients.Phase) -> Participant:
         said.ReportAcknowledged("r"),
     ]
     start = Participant(1.0, FixedWindow.whole(3))
-    return PARTICIPANT.replay(start, events[: phase.value - 1])
+    return PARTICIPANT_MACHINE.replay(start, events[: phase.value - 1])
 
 
 def event_for(machine: Machine[Any], kind: type[Event], state: Any) -> Event:
     """An event of this kind that an honest peer or driver could send in this state."""
-    if machine is PARTICIPANT:
+    if machine is PARTICIPANT_MACHINE:
         return {
             said.Draw: said.Draw(0, 1, first_open_slot=1),
             said.SlotBegan: said.SlotBegan(2),
@@ -129,7 +129,7 @@ def event_for(machine: Machine[Any], kind: type[Event], state: Any) -> Event:
             said.ReportMade: said.ReportMade(REPORT),
             said.ReportAcknowledged: said.ReportAcknowledged("r"),
         }.get(kind) or kind()
-    slot = state.slot if machine is SERVER else state
+    slot = state.slot if machine is SERVER_MACHINE else state
     return {
         servers.SlotBegan: servers.SlotBegan(1),
         slots.CheckedIn: slots.CheckedIn(1, "a", "r", has_participated=False),
@@ -154,9 +154,9 @@ def cells(grid: str) -> dict[tuple[str, str], bool]:
 
 
 MACHINES: list[tuple[Machine[Any], str, Callable[[Any], Any]]] = [
-    (SLOT, SLOT_GRID, slot_in),
-    (SERVER, SERVER_GRID, server_in),
-    (PARTICIPANT, PARTICIPANT_GRID, participant_in),
+    (SLOT_MACHINE, SLOT_GRID, slot_in),
+    (SERVER_MACHINE, SERVER_GRID, server_in),
+    (PARTICIPANT_MACHINE, PARTICIPANT_GRID, participant_in),
 ]
 PAIRS = [
     pytest.param(
@@ -202,8 +202,10 @@ def test_a_pair_is_allowed_where_the_protocol_says_so_and_refused_elsewhere(
         with pytest.raises(fault, match=phase.name):
             machine.step(state, happened)
         return
-    if machine is SERVER and isinstance(state.slot, Slot):  # the slot has its own grid
-        slot_refuses = event in SLOT.events and not SLOT.allows(state.slot.phase, event)
+    if machine is SERVER_MACHINE and isinstance(state.slot, Slot):  # the slot has its own grid
+        slot_refuses = event in SLOT_MACHINE.events and not SLOT_MACHINE.allows(
+            state.slot.phase, event
+        )
         if slot_refuses:
             with pytest.raises((ProtocolViolation, OutOfOrder), match=state.slot.phase.name):
                 machine.step(state, happened)
@@ -218,11 +220,11 @@ def test_whose_fault_it_was_is_told_apart() -> None:
     with pytest.raises(
         ProtocolViolation, match="CheckedIn is not allowed while the server is WAITING"
     ):
-        SERVER.step(
+        SERVER_MACHINE.step(
             server_in(servers.Phase.WAITING), slots.CheckedIn(1, "a", "r", has_participated=False)
         )
     with pytest.raises(OutOfOrder, match="slot 1 is next, not 2"):
-        SERVER.step(server_in(servers.Phase.WAITING), servers.SlotBegan(2))
+        SERVER_MACHINE.step(server_in(servers.Phase.WAITING), servers.SlotBegan(2))
 
 
 def test_a_rule_that_leads_where_the_table_does_not_is_stopped() -> None:

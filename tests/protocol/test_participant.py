@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from checkins.errors import InvalidValue, OutOfOrder, ProtocolViolation
 from checkins.protocol.participant import (
     COIN_RANGE,
-    PARTICIPANT,
+    PARTICIPANT_MACHINE,
     Acknowledged,
     AskOutcome,
     Dismissed,
@@ -58,7 +58,7 @@ STORY = (
 
 
 def after(events: int) -> Participant:
-    return PARTICIPANT.replay(NEW, STORY[:events])
+    return PARTICIPANT_MACHINE.replay(NEW, STORY[:events])
 
 
 def test_the_story_of_a_client_that_is_chosen() -> None:

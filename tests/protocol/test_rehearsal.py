@@ -20,7 +20,7 @@ from checkins.protocol.participant import COIN_RANGE, Outcome, Participant
 from checkins.protocol.rehearsal import Rehearsal, rehearse
 from checkins.protocol.report import Report, ReportChecks
 from checkins.protocol.rules import Filling, FixedWindow, Rules, SlidingWindow, Window
-from checkins.protocol.server import SERVER, Ending, Phase, Server
+from checkins.protocol.server import SERVER_MACHINE, Ending, Phase, Server
 from checkins.protocol.slot import CheckedIn, ChoiceRecorded, Choose, Expired, ReportArrived
 
 DIMENSION = 3
@@ -143,7 +143,7 @@ def read(line: str) -> Event:
         return tuple(rich(item) for item in value) if isinstance(value, list) else value
 
     told = json.loads(line)
-    kind = {event.__name__: event for event in SERVER.events}[told.pop("event")]
+    kind = {event.__name__: event for event in SERVER_MACHINE.events}[told.pop("event")]
     return kind(**{name: rich(value) for name, value in told.items()})
 
 
@@ -166,7 +166,7 @@ def test_nothing_hides_in_memory_a_record_on_paper_replays_as_well(
     ran = campaign(kind, Seeded(seed, integers))
     paper = "\n".join(written(event) for event in ran.events)
     fresh = Server.start(rules_of(kind, integers=integers), START)
-    again = SERVER.replay(fresh, [read(line) for line in paper.splitlines()])
+    again = SERVER_MACHINE.replay(fresh, [read(line) for line in paper.splitlines()])
     assert facts(again) == facts(ran.end)
 
 
@@ -174,14 +174,16 @@ def test_nothing_hides_in_memory_a_record_on_paper_replays_as_well(
 def test_a_replay_can_stop_anywhere_and_go_on(kind: str, seed: int, data: st.DataObject) -> None:
     ran = campaign(kind, Seeded(seed))
     pause = data.draw(st.integers(0, len(ran.events)))
-    halfway = SERVER.replay(ran.start, ran.events[:pause])
-    assert facts(SERVER.replay(halfway, ran.events[pause:])) == facts(ran.end)
+    halfway = SERVER_MACHINE.replay(ran.start, ran.events[:pause])
+    assert facts(SERVER_MACHINE.replay(halfway, ran.events[pause:])) == facts(ran.end)
 
 
 def test_every_release_is_the_model_of_its_slot() -> None:
     ran = campaign("capacity", Seeded(1))
     ends = [k for k, event in enumerate(ran.events, 1) if isinstance(event, Expired)]
-    models = [SERVER.replay(ran.start, ran.events[:k]).learner.model.tobytes() for k in ends]
+    models = [
+        SERVER_MACHINE.replay(ran.start, ran.events[:k]).learner.model.tobytes() for k in ends
+    ]
     assert models == [shown.model.tobytes() for shown in ran.releases]
 
 
@@ -211,7 +213,7 @@ def test_the_order_in_which_messages_arrive_never_matters(
     kind: str, seed: int, integers: bool, shuffle: random.Random
 ) -> None:
     ran = campaign(kind, Seeded(seed, integers), clients=20)
-    again = SERVER.replay(ran.start, shuffled(ran, shuffle))
+    again = SERVER_MACHINE.replay(ran.start, shuffled(ran, shuffle))
     assert facts(again) == facts(ran.end)
 
 
@@ -233,7 +235,7 @@ def test_sums_of_integers_do_not_depend_on_who_comes_first_in_them(
             return replace(event, dummies=tuple(shuffle.sample(event.dummies, len(event.dummies))))
         return event
 
-    again = SERVER.replay(ran.start, [changed(event) for event in ran.events])
+    again = SERVER_MACHINE.replay(ran.start, [changed(event) for event in ran.events])
     assert facts(again) == facts(ran.end)
 
 
@@ -269,7 +271,7 @@ def test_the_same_choice_drawn_in_another_order_gives_the_same_model() -> None:
             if isinstance(event, ChoiceRecorded):
                 first = ("c00", "c01", "c02")
                 events += [ReportArrived(1, f"1/{j}", dice.train(j, START)) for j in first]
-        models.add(SERVER.replay(ran.start, events).learner.model.tobytes())
+        models.add(SERVER_MACHINE.replay(ran.start, events).learner.model.tobytes())
     assert len(models) == 1
 
 

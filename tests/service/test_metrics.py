@@ -118,7 +118,7 @@ def fill(metrics: Metrics) -> None:
     metrics.waiters.inc(3)
     metrics.count_long_poll("chosen")
     metrics.record_commit(writes=40, seconds=0.01)
-    metrics.record_slot_closed(seconds=0.2, late_s=-0.001)
+    metrics.record_slot_closed(seconds=0.2, lateness_s=-0.001)
     metrics.count_lost_log_line()
     metrics.count_task_restart("clock")
     metrics.record_run("3ca5f3a7c1d2-1", slots_closed=5, epsilon_spent=0.4, epsilon_budget=2.0)

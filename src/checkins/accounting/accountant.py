@@ -111,7 +111,7 @@ def certify(
             designs, curious, delta=delta, campaigns=campaigns
         )
         accounted = replace(mechanism, designs=accounted_designs, has_curious_clients=True)
-    bounds = _bounds_after_charges(accounted, delta, variation, exposure)
+    bounds = _bounds_after_charges(accounted, delta, variation, exposure, curious=curious)
     certificate = _certificate(
         mechanism, bounds, delta=delta, variation=variation, exposure=exposure, curious=curious
     )
@@ -213,13 +213,13 @@ def smallest_epsilon(
 
 
 def _bounds_after_charges(
-    mechanism: Mechanism, delta: float, variation: float, exposure: float
+    mechanism: Mechanism, delta: float, variation: float, exposure: float, *, curious: int = 0
 ) -> list[Bound]:
     """Return all bounds on epsilon after the charges for ``variation`` and ``exposure``.
 
-    ``exposure`` bounds the probability that a client displaces a curious client. The bounds hold at
-    a share of ``delta``, and the rest covers the charges. The largest share that leaves enough for
-    the charges is used. Raise ``NotCovered`` if no bound is finite.
+    ``exposure`` bounds the probability that a client displaces one of ``curious`` clients. The
+    bounds hold at a share of ``delta``, and the rest covers the charges. The largest share that
+    leaves enough for the charges is used. Raise ``NotCovered`` if no bound is finite.
     """
     if variation == 0.0 and exposure == 0.0:
         return _require_finite(mechanism.bounds(delta), mechanism.designs, delta)
@@ -245,7 +245,7 @@ def _bounds_after_charges(
             ):  # the charge may be large, so it is worth searching for a better share
                 return _improved_bounds(mechanism, bounds, delta, variation, exposure)
             return bounds
-    raise total_variation.delta_exhausted(delta, variation, exposure)
+    raise total_variation.delta_exhausted(delta, variation, exposure, curious=curious)
 
 
 def _improved_bounds(

@@ -35,7 +35,7 @@ from checkins.accounting.exact.gaussian import report_epsilon
 from checkins.accounting.paper import kov_composition
 from checkins.accounting.solve import first_true
 from checkins.errors import InvalidValue, NotCovered
-from checkins.formatting import finite
+from checkins.formatting import finite_or_none
 
 NO_PROTECTION = "no protection, because it sees every clipped update before it adds the noise"
 CONTENT_ONLY = "for what a client reports; the server sees which clients take part"
@@ -55,7 +55,7 @@ class AgainstServer:
 
     def as_dict(self) -> dict[str, object]:
         return {
-            "epsilon": finite(self.epsilon),
+            "epsilon": finite_or_none(self.epsilon),
             "adjacency": str(Adjacency.REPLACE_ONE),
             "note": self.note,
         }

@@ -51,7 +51,7 @@ class Alternative:
     proves: bool
 
     def as_dict(self) -> dict[str, object]:
-        return {**asdict(self), "epsilon": formatting.finite(self.epsilon)}
+        return {**asdict(self), "epsilon": formatting.finite_or_none(self.epsilon)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,8 +84,8 @@ class Certificate:
     def as_dict(self) -> dict[str, object]:
         """Return plain values for JSON. An infinite epsilon, which means no bound, becomes None."""
         return {
-            "epsilon": formatting.finite(self.epsilon),
-            "epsilon_lower": formatting.finite(self.epsilon_lower),
+            "epsilon": formatting.finite_or_none(self.epsilon),
+            "epsilon_lower": formatting.finite_or_none(self.epsilon_lower),
             "epsilon_lower_of": self.epsilon_lower_of,
             "delta": self.delta,
             "adjacency": str(self.adjacency),
@@ -156,9 +156,9 @@ def charge_assumptions(
     if variation > 0.0:
         charge = total_variation.charge(epsilon=epsilon, variation=variation)
         lines.append(
-            "the total variation distance between all releases of the implementation and the"
-            f" rounded releases of this design is at most {formatting.up(variation, 2)}, which adds"
-            f" {formatting.up(charge, 2)} to delta"
+            "the total variation distance between the distribution of all releases of the"
+            " implementation and that of this design's releases after rounding is at most"
+            f" {formatting.up(variation, 2)}, which adds {formatting.up(charge, 2)} to delta"
         )
     if exposure > 0.0:
         charge = total_variation.charge(epsilon=epsilon, variation=0.0, exposure=exposure)
@@ -214,9 +214,9 @@ def _noise_assumptions(design: Design, curious: int) -> Iterator[str]:
                 yield (
                     "noise is correlated across slots: a total contains the sums of at most"
                     f" {randomizer.strategy.bands - 1:,} slots before it in the same campaign, with"
-                    " public coefficients whose squares sum to at most 1; all noise is fresh in"
-                    " every slot and campaign, and the server keeps it secret, as well as the sums"
-                    " without noise"
+                    " public coefficients whose squares sum to at most 1; the server draws new noise"
+                    " in every slot of every campaign, and keeps the noise and the sums without"
+                    " noise secret"
                 )
             return
         if not averaged:

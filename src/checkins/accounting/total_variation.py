@@ -4,10 +4,11 @@ For every input, the distribution of all releases of a run is within total varia
 the distribution of some function, such as rounding, of all releases of its design. If the design is
 (ε, δ′)-DP, the run is (ε, δ′ + (1 + e^ε) τ)-DP.
 
-Curious clients follow the protocol, but disclose what they see. If a client takes the place of a
-curious client in a full slot, the curious client learns that another client came. Let h be an upper
-bound on the probability of this (``adversaries.against_curious``). Then another e^ε h is added to
-δ. The two added amounts are the *charges*. The argument ``variation`` is τ, and ``exposure`` is h.
+Curious clients follow the protocol, but disclose what they see. If a client displaces a curious
+client, that is, takes its place in a full slot, the curious client learns that another client came.
+The *exposure* h is an upper bound on the probability that this happens
+(``adversaries.against_curious``). Another e^ε h is then added to δ. The two added amounts are the
+*charges*. The argument ``variation`` is τ, and ``exposure`` is h.
 
 Theorem:     docs/theory/total-variation.md, docs/theory/curious.md.
 Neighbours:  any.
@@ -21,6 +22,7 @@ import math
 from collections.abc import Iterator
 from fractions import Fraction
 
+from checkins import formatting
 from checkins.errors import DeltaExhausted
 
 
@@ -51,22 +53,18 @@ def charges_fit(
     return charges is not None and Fraction(share) + charges <= Fraction(delta)
 
 
-def remaining_delta(
-    *, delta: float, epsilon: float, variation: float, exposure: float = 0.0
-) -> float:
-    """Return the largest of the ``delta_shares`` that fits into ``delta`` with the charges.
+def remaining_delta(*, delta: float, epsilon: float, variation: float) -> float:
+    """Return the largest of the ``delta_shares`` that fits into ``delta`` with the charge for τ.
 
-    The charges are computed at ``epsilon``. If ``variation`` and ``exposure`` are 0, return
-    ``delta``. Raise ``DeltaExhausted`` if no share fits.
+    The charge is computed at ``epsilon``. If ``variation`` is 0, return ``delta``. Raise
+    ``DeltaExhausted`` if no share fits.
     """
-    if variation == 0.0 and exposure == 0.0:
+    if variation == 0.0:
         return delta
     for delta_share in delta_shares(delta):
-        if charges_fit(
-            delta_share, delta=delta, epsilon=epsilon, variation=variation, exposure=exposure
-        ):
+        if charges_fit(delta_share, delta=delta, epsilon=epsilon, variation=variation):
             return delta_share
-    raise delta_exhausted(delta, variation, exposure)
+    raise delta_exhausted(delta, variation)
 
 
 def increased_delta(*, delta: float, epsilon: float, variation: float) -> float:
@@ -91,13 +89,20 @@ def charge(*, epsilon: float, variation: float, exposure: float = 0.0) -> float:
     return min(1.0, math.nextafter(float(charges), math.inf))
 
 
-def delta_exhausted(delta: float, variation: float, exposure: float = 0.0) -> DeltaExhausted:
-    """Return the error to raise if the charges for τ or h use up delta."""
+def delta_exhausted(
+    delta: float, variation: float, exposure: float = 0.0, *, curious: int = 0
+) -> DeltaExhausted:
+    """Return the error to raise if the charges for τ or h use up delta.
+
+    The error is about ``curious``, the number of curious clients, if ``exposure`` (h) is larger
+    than ``variation`` (τ). Otherwise it is about ``variation``.
+    """
     if exposure > variation:
         return DeltaExhausted(
             "curious",
-            f"exposes {exposure:.3g}",
-            f"uses up all of delta = {delta!r}: add slots or capacity, allow fewer curious"
+            curious,
+            f"the probability {formatting.up(exposure, 3)} that a client displaces a curious client"
+            f" uses up all of delta = {delta!r}: add slots or capacity, allow fewer curious"
             " clients, or choose a larger delta",
         )
     return DeltaExhausted(

@@ -85,18 +85,22 @@ SELECTION_SHARE = 0.25
 MIN_RUNS = 8
 """Smallest number of runs with the canary, and without it, from which an event is chosen."""
 _ROUNDING_MARGIN = 1e-9  # more than the relative rounding error of an interval end
-_RANK_RATIO = 1.02  # ratio of the ranks of neighbouring candidate thresholds
+_THRESHOLD_RANK_RATIO = 1.02
+"""Approximate ratio of the ranks of successive candidate thresholds among the sorted scores."""
 
 FloatArray = NDArray[np.float64]
 
 
 class Direction(StrEnum):
-    """Whether P is the distribution with or without the canary. Events are likely under P."""
+    """Whether P is the distribution of the runs with the canary, or of the runs without it.
+
+    Q is the distribution of the other runs. An event has a larger probability under P than under Q.
+    """
 
     REMOVE = "remove"
-    """The canary is present under P, so the event is a large score."""
+    """P has the canary and Q does not, so the event is that the score is large."""
     ADD = "add"
-    """The canary is missing under P, so the event is a small score."""
+    """Q has the canary and P does not, so the event is that the score is small."""
 
     def scores(self, trials: Trials) -> tuple[Scores, Scores]:
         """Return the scores under P, and the scores under Q."""
@@ -124,7 +128,8 @@ class Event:
 class Counts:
     """How often an event happened in runs of P (true positives) and of Q (false positives).
 
-    The event was chosen on other runs.
+    The direction of the event says whether P or Q has the canary. The event was chosen on other
+    runs.
     """
 
     event: Event
@@ -288,14 +293,19 @@ def choose_events(
 
 
 def _candidate_thresholds(likely: FloatArray, unlikely: FloatArray) -> FloatArray:
-    """Return candidate thresholds: scores of runs of P and of Q, more densely in the tails."""
+    """Return candidate thresholds: scores of runs of P and of Q, and numbers just above those of Q.
+
+    ``likely`` are the sorted scores of P, and ``unlikely`` those of Q. Candidates are denser in the
+    tails.
+    """
     candidates = []
     for scores in (likely, unlikely):
-        steps = math.log(scores.size) / math.log(_RANK_RATIO)
-        ranks = np.unique(np.floor(_RANK_RATIO ** np.arange(0.0, steps))).astype(np.int64)
+        steps = math.log(scores.size) / math.log(_THRESHOLD_RANK_RATIO)
+        ranks = np.unique(np.floor(_THRESHOLD_RANK_RATIO ** np.arange(0.0, steps))).astype(np.int64)
         ranks = np.minimum(ranks, scores.size)
         candidates += [scores[scores.size - ranks], scores[ranks - 1]]
-    above = np.nextafter(candidates[2], math.inf)  # just above the scores of Q
+    # At a threshold just above a score of Q, this score does not count as a false positive.
+    above = np.nextafter(candidates[2], math.inf)
     return np.unique(np.concatenate([*candidates, above]))
 
 

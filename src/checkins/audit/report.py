@@ -17,7 +17,7 @@ from checkins.accounting.certificate import OF_DESIGN
 from checkins.audit.bounds import SELECTION_SHARE, Bound, best_at_each_delta
 from checkins.audit.statistics import EventRates, TradeOffCurve, runs_needed
 from checkins.campaign import Campaign, PartialRun, certify_runs
-from checkins.formatting import finite
+from checkins.formatting import finite_or_none
 
 
 @lru_cache(maxsize=64)
@@ -156,7 +156,7 @@ class CertificateCheck:
         return [
             {
                 "delta": delta,
-                "epsilon_certified": finite(certificate.epsilon),
+                "epsilon_certified": finite_or_none(certificate.epsilon),
                 "epsilon_lower": certificate.epsilon_lower,
                 "epsilon_lower_of": certificate.epsilon_lower_of,
                 "method": certificate.method,
@@ -225,7 +225,7 @@ class Audit:
         certificate = check.certificates[delta]
         best, target = check.best(delta), POWERFUL_SHARE * check.known_lower_bound(delta)
         answer: dict[str, object] = {
-            "epsilon_certified": finite(certificate.epsilon),
+            "epsilon_certified": finite_or_none(certificate.epsilon),
             "epsilon_lower": certificate.epsilon_lower,
             "epsilon_lower_of": certificate.epsilon_lower_of,
             "epsilon_exact": check.known_lower_bound(delta),

@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 
 URL_ARGUMENT = argument("url", "URL")
 RUN_ID_OPTION, *JOIN_OPTIONS, FOLLOW_OPTION = options("""
-    --campaign ID  Id of the run to join, if the service has several. Default: the open run.
+    --campaign ID  The run to join, by its id (as in URL/campaigns/ID). Required if several runs
+        are open. Default: the only open run.
     --key-file FILE  File with the key or secret for enrolment, if the service requires one.
     --seal SHA256  Join only if the campaign has this seal (its hash), sha256:...
     --allow-model MODULE:FUNCTION  Python function that the campaign may import as its model.

@@ -97,9 +97,10 @@ class Reason(StrEnum):
 class Opened:
     """The entry that opens a campaign: its sealed parameters and its initial model.
 
-    ``campaign`` is the canonical text whose hash is ``seal``. ``run`` counts the repeats of one
-    campaign from 1. ``model`` contains the parameters as ``pack_numbers`` returns them. ``filter``
-    composes this campaign with earlier campaigns. It is None in a ledger without a filter.
+    ``campaign`` is the canonical text whose hash is ``seal``. ``run`` is the number of
+    this run among the repeats of the campaign, from 1. ``model`` contains the parameters as
+    ``pack_numbers`` returns them. ``filter`` is the privacy filter that composes this campaign with
+    earlier campaigns. It is None in a ledger without a filter.
     """
 
     kind: ClassVar[str] = "opened"
@@ -137,10 +138,10 @@ class Opened:
 class SlotClosed:
     """The entry that closes a slot: the sum of its reports, and the hash of the released model.
 
-    ``total`` is None in the warm-up of the sliding protocol, and in a slot of averaged updates
-    without reports or with fewer than the campaign's ``least_reports``. ``contributors`` is the
-    number of reports under averaged updates, because their certificate depends on it. It is None
-    under every other protocol (invariant 7).
+    ``total`` is None in the warm-up of the sliding protocol. Under averaged updates, it is also
+    None if the slot has no reports, or fewer than the campaign's ``least_reports``.
+    ``contributors`` is the number of reports under averaged updates, because the certificate of
+    averaged updates depends on this number. It is None under every other protocol (invariant 7).
     """
 
     kind: ClassVar[str] = "slot-closed"
@@ -294,7 +295,8 @@ class Line:
             raise InvalidLedger("its hash does not match its content: the line was changed")
         if line.content != content:
             raise InvalidLedger(
-                "is not canonical JSON: with sorted keys, without spaces, with shortest numbers"
+                "is not canonical JSON, which has sorted keys, no spaces, and numbers in their"
+                " shortest form"
             )
         return line
 
@@ -342,7 +344,9 @@ def _entry_of(fields: Mapping[str, Any]) -> Entry:
 
 def _opened_entry(fields: Mapping[str, Any]) -> Opened:
     if fields["schema"] != SCHEMA or isinstance(fields["schema"], bool):
-        raise InvalidLedger(f"schema must be {SCHEMA}; a newer version may read this ledger")
+        raise InvalidLedger(
+            f"schema must be {SCHEMA}: a newer version of checkins may read this ledger"
+        )
     opened = Opened(
         fields["campaign"],
         fields["seal"],

@@ -1,8 +1,9 @@
-"""Signed heads of a ledger: the owner of a key states which hash the ledger had at which length.
+"""Sign the head of a ledger, and check such signatures.
 
-The head of a ledger depends on every line, so a signature of the head is one of the whole ledger up
-to there. A key is replaced by a statement that the old key signs. Signatures are Ed25519 (RFC
-8032), and need the package cryptography. docs/ledger.md says what a signature promises.
+The head is the hash of the last line, and depends on every line. So a signature of the head signs
+all lines up to this one. To replace a key, its owner signs a statement that names the new key.
+Signatures are Ed25519 (RFC 8032) and need the package cryptography. docs/ledger.md says what a
+signature promises.
 """
 
 from __future__ import annotations
@@ -75,7 +76,8 @@ class Rotation:
 class SignedHead:
     """The statement that the ledger of ``population`` had this ``head`` after ``entries`` lines.
 
-    ``rotations`` are all replacements of keys until ``key``, the key that signed, oldest first.
+    ``key`` is the key that signed the statement. ``rotations`` are the replacements of earlier keys
+    that led to this key, oldest first.
     """
 
     population: str
@@ -87,9 +89,9 @@ class SignedHead:
 
     @classmethod
     def parse(cls, content: bytes, *, place: str) -> Self:
-        """Parse the JSON of a signed head; raise InvalidLedger if it is none.
+        """Parse the JSON of a signed head; raise InvalidLedger if it is malformed.
 
-        ``place`` is its file or URL, for error messages.
+        ``place`` is the file or URL of the signed head, for error messages.
         """
         try:
             fields: dict[str, Any] = json.loads(content)
@@ -153,7 +155,10 @@ def _is_signed(key: str, signature: object, statement: bytes) -> bool:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SigningKey:
-    """A private key and the replacements of earlier keys. Its ``repr`` does not show the key."""
+    """A private key, and the replacements of earlier keys that led to it.
+
+    The ``repr`` does not show the private key.
+    """
 
     _private: Ed25519PrivateKey
     rotations: tuple[Rotation, ...] = ()
@@ -167,7 +172,10 @@ class SigningKey:
         if replaced is None:
             return new
         if len(replaced.rotations) >= MAX_ROTATIONS:
-            expected = f"was replaced {MAX_ROTATIONS:,} times, as often as a key can be"
+            expected = (
+                f"is the result of {MAX_ROTATIONS:,} replacements, which is the largest number:"
+                " generate a key that replaces no other key"
+            )
             raise InvalidValue("replaces", replaced.public_key, expected)
         old_key, new_key = replaced.public_key, new.public_key
         signature = replaced._sign(_rotation_statement(old_key, new_key))
@@ -175,9 +183,9 @@ class SigningKey:
 
     @classmethod
     def read(cls, path: Path, *, name: str = "signing_key") -> SigningKey:
-        """Read a key file; raise InvalidValue about ``name`` if it is none.
+        """Read a key file; raise InvalidValue if the file cannot be read or is not a key file.
 
-        No error shows the content of the file.
+        The error names the argument ``name`` and the path. It does not show the file's content.
         """
         from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 

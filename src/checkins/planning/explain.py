@@ -16,12 +16,15 @@ from checkins.accounting import NoiseAt, Population, Protocol
 from checkins.accounting.precision import Method, Precision, epsilon_at
 from checkins.campaign import RandomizerKind
 from checkins.errors import CheckinsError
+from checkins.planning.candidate import CHECK_IN_SHARE
 from checkins.planning.cost_model import CalibratedDesign, design_metrics
 from checkins.planning.search import LOAD_EXPONENT
 from checkins.planning.search_space import capacity_without_overflow, contributors
 
 CLIENT_FACTORS = (0.5, 1.0, 2.0)
 """The sensitivity shows the planned number of clients times each of these factors."""
+RATIO_TEXTS = {0.5: "half of", 2.0: "twice"}
+"""How a sentence names the factors other than 1."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,8 +93,10 @@ def _sensitivity_row(design: CalibratedDesign, factor: float) -> SensitivityRow:
 
 
 def _epsilon_text(design: CalibratedDesign, factor: float, clients: int, epsilon: float) -> str:
-    many = {0.5: "half as many clients", 1.0: "the planned clients", 2.0: "twice as many clients"}
-    start = f"With {many[factor]} ({clients:,})"
+    planned = f"{design.question.clients:,} planned clients"
+    start = f"With the {planned}"
+    if factor != 1.0:
+        start = f"With {clients:,} clients ({RATIO_TEXTS[factor]} the {planned})"
     if not math.isfinite(epsilon):
         return f"{start}, no epsilon is proved, so the campaign must not run"
     if not depends_on_population(design):
@@ -325,8 +330,8 @@ def _repeats_reason(design: CalibratedDesign) -> Reason:
     if design.candidate.protocol is Protocol.FIXED:
         slots = repeats * design.candidate.slots
         one_run = (
-            f" A single run with {slots:,} slots and the same epsilon would have more noise in the"
-            " mean of all updates."
+            f" A single run with {slots:,} slots and the same epsilon would make as many steps, and"
+            " the mean of all its updates would have more noise than the mean over these runs."
         )
     return Reason(
         f"The {repeats:,} runs have independent randomness, so their privacy loss distributions are"
@@ -340,9 +345,10 @@ def _schedule_reason(design: CalibratedDesign) -> Reason:
     load = design.metrics.slot_load
     return Reason(
         f"A slot of {load.slot_s:g} s is long enough to upload a report of {load.upload_bytes:,}"
-        f" bytes. The server then receives about {load.server_updates_per_s:,.3g} reports per"
-        f" second. All runs together take {duration_text(load.duration_s)}. The schedule does not"
-        " affect epsilon.",
+        f" bytes. Reports arrive only after the check-ins, in the last {1.0 - CHECK_IN_SHARE:.0%}"
+        f" of a slot. During this time, the server receives about {load.server_updates_per_s:,.3g}"
+        f" reports per second. All runs together take {duration_text(load.duration_s)}."
+        " The schedule does not affect epsilon.",
         "docs/planning.md, Time and load",
     )
 
@@ -367,9 +373,23 @@ def _comparison_reason(design: CalibratedDesign, front: Sequence[CalibratedDesig
     cost = " and ".join(costs) or "about the same load"
     return Reason(
         f"Another design ({best.label}) has the smallest estimated error, {gain:.1%} below that of"
-        f" this design, but needs {cost}. The planner doubles the uploads only if this reduces"
-        f" the estimated error by at least {1 - 2**-LOAD_EXPONENT:.1%}.",
+        f" this design, but needs {cost}.{_upload_rule(best.load, design.load)}",
         ERROR_PAGE,
+    )
+
+
+def _upload_rule(load: float, recommended_load: float) -> str:
+    """Return how much smaller the error must be if the uploads are ``load``.
+
+    Return an empty string if these uploads are not larger than those of the recommended design.
+    """
+    if load <= 1.01 * recommended_load:
+        return ""
+    ratio = load / recommended_load
+    return (
+        f" The planner accepts {ratio:.3g} times the uploads only if they reduce the estimated"
+        f" error by at least {1 - ratio**-LOAD_EXPONENT:.1%} ({1 - 2**-LOAD_EXPONENT:.1%} for each"
+        f" doubling, and this is {math.log2(ratio):.2g} doublings)."
     )
 
 

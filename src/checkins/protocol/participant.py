@@ -224,8 +224,8 @@ def coin_threshold(participation: float) -> int:
     return math.floor(Fraction(participation) * COIN_RANGE)
 
 
-PARTICIPANT: Machine[Participant] = Machine("participant", first_phase=Phase.NEW)
-step = PARTICIPANT.step
+PARTICIPANT_MACHINE: Machine[Participant] = Machine("participant", first_phase=Phase.NEW)
+step = PARTICIPANT_MACHINE.step
 
 
 def _end(participant: Participant, outcome: Outcome) -> tuple[Participant, Effects]:
@@ -234,7 +234,7 @@ def _end(participant: Participant, outcome: Outcome) -> tuple[Participant, Effec
     return done, (RecordEnd(),)
 
 
-@PARTICIPANT.on(Draw, {Phase.NEW: Phase.DRAWN})
+@PARTICIPANT_MACHINE.on(Draw, {Phase.NEW: Phase.DRAWN})
 def _draw(participant: Participant, event: Draw) -> tuple[Participant, Effects]:
     """Decide as the paper: "if a p_j-biased coin returns heads", "at time I u.a.r. from R_j"."""
     if not (0 <= event.coin < COIN_RANGE and 0 <= event.pick < len(participant.window)):
@@ -249,14 +249,14 @@ def _draw(participant: Participant, event: Draw) -> tuple[Participant, Effects]:
     return replace(participant, phase=Phase.DRAWN, slot=slot), (RecordDraw(slot),)
 
 
-@PARTICIPANT.on(DrawRecorded, {Phase.DRAWN: (Phase.PLEDGED, Phase.DONE)})
+@PARTICIPANT_MACHINE.on(DrawRecorded, {Phase.DRAWN: (Phase.PLEDGED, Phase.DONE)})
 def _wait_for_slot(participant: Participant, event: Event) -> tuple[Participant, Effects]:
     if participant.slot is None:
         return _end(participant, Outcome.ABSTAINED)
     return replace(participant, phase=Phase.PLEDGED), (WakeAt(participant.slot),)
 
 
-@PARTICIPANT.on(SlotBegan, {Phase.PLEDGED: (Phase.PLEDGED, Phase.CHECKING_IN, Phase.DONE)})
+@PARTICIPANT_MACHINE.on(SlotBegan, {Phase.PLEDGED: (Phase.PLEDGED, Phase.CHECKING_IN, Phase.DONE)})
 def _wake(participant: Participant, event: SlotBegan) -> tuple[Participant, Effects]:
     """Check in at the drawn slot only. If it has passed, the client does not take part."""
     slot = participant.drawn_slot
@@ -267,7 +267,7 @@ def _wake(participant: Participant, event: SlotBegan) -> tuple[Participant, Effe
     return replace(participant, phase=Phase.CHECKING_IN), (SendCheckIn(slot),)
 
 
-@PARTICIPANT.on(SlotBegan, {phase: (phase, Phase.DONE) for phase in PHASES_IN_SLOT})
+@PARTICIPANT_MACHINE.on(SlotBegan, {phase: (phase, Phase.DONE) for phase in PHASES_IN_SLOT})
 def _end_with_slot(participant: Participant, event: SlotBegan) -> tuple[Participant, Effects]:
     """End when the slot is over. A client sends nothing in a later slot."""
     if event.slot <= participant.drawn_slot:
@@ -275,41 +275,41 @@ def _end_with_slot(participant: Participant, event: SlotBegan) -> tuple[Particip
     return _end(participant, Outcome.LATE)
 
 
-@PARTICIPANT.on(Acknowledged, {Phase.CHECKING_IN: Phase.ACCEPTED})
+@PARTICIPANT_MACHINE.on(Acknowledged, {Phase.CHECKING_IN: Phase.ACCEPTED})
 def _await_outcome(participant: Participant, event: Acknowledged) -> tuple[Participant, Effects]:
     accepted = replace(participant, phase=Phase.ACCEPTED, receipt=event.receipt)
     return accepted, (AskOutcome(event.receipt),)
 
 
-@PARTICIPANT.on(Refused, {Phase.CHECKING_IN: Phase.DONE})
+@PARTICIPANT_MACHINE.on(Refused, {Phase.CHECKING_IN: Phase.DONE})
 def _end_refused(participant: Participant, event: Refused) -> tuple[Participant, Effects]:
     return _end(participant, Outcome.REFUSED)
 
 
-@PARTICIPANT.on(Dismissed, {Phase.ACCEPTED: Phase.DONE})
+@PARTICIPANT_MACHINE.on(Dismissed, {Phase.ACCEPTED: Phase.DONE})
 def _end_dismissed(participant: Participant, event: Dismissed) -> tuple[Participant, Effects]:
     _check_receipt(participant, event.receipt)
     return _end(participant, Outcome.DISMISSED)
 
 
-@PARTICIPANT.on(Invited, {Phase.ACCEPTED: Phase.TRAINING})
+@PARTICIPANT_MACHINE.on(Invited, {Phase.ACCEPTED: Phase.TRAINING})
 def _train(participant: Participant, event: Invited) -> tuple[Participant, Effects]:
     _check_receipt(participant, event.receipt)
     return replace(participant, phase=Phase.TRAINING), (Train(event.model),)
 
 
-@PARTICIPANT.on(ReportMade, {Phase.TRAINING: Phase.PRIVATIZED})
+@PARTICIPANT_MACHINE.on(ReportMade, {Phase.TRAINING: Phase.PRIVATIZED})
 def _record_report(participant: Participant, event: ReportMade) -> tuple[Participant, Effects]:
     privatized = replace(participant, phase=Phase.PRIVATIZED, report=event.report)
     return privatized, (RecordReport(event.report),)
 
 
-@PARTICIPANT.on(ReportRecorded, {Phase.PRIVATIZED: Phase.REPORTING})
+@PARTICIPANT_MACHINE.on(ReportRecorded, {Phase.PRIVATIZED: Phase.REPORTING})
 def _send_report(participant: Participant, event: Event) -> tuple[Participant, Effects]:
     return _send_again(replace(participant, phase=Phase.REPORTING), event)
 
 
-@PARTICIPANT.on(ReportAcknowledged, {Phase.REPORTING: Phase.DONE})
+@PARTICIPANT_MACHINE.on(ReportAcknowledged, {Phase.REPORTING: Phase.DONE})
 def _end_reported(
     participant: Participant, event: ReportAcknowledged
 ) -> tuple[Participant, Effects]:
@@ -317,8 +317,10 @@ def _end_reported(
     return _end(participant, Outcome.REPORTED)
 
 
-@PARTICIPANT.on(RetryDue, (Phase.CHECKING_IN, Phase.ACCEPTED, Phase.REPORTING))
-@PARTICIPANT.on(Restarted, (Phase.PLEDGED, Phase.CHECKING_IN, Phase.ACCEPTED, Phase.REPORTING))
+@PARTICIPANT_MACHINE.on(RetryDue, (Phase.CHECKING_IN, Phase.ACCEPTED, Phase.REPORTING))
+@PARTICIPANT_MACHINE.on(
+    Restarted, (Phase.PLEDGED, Phase.CHECKING_IN, Phase.ACCEPTED, Phase.REPORTING)
+)
 def _send_again(participant: Participant, event: Event) -> tuple[Participant, Effects]:
     """Send the same message again, byte for byte. Nothing is drawn again (invariant 3)."""
     slot, receipt, report = participant.drawn_slot, participant.receipt, participant.report
@@ -331,7 +333,7 @@ def _send_again(participant: Participant, event: Event) -> tuple[Participant, Ef
     return participant, (WakeAt(slot),)
 
 
-@PARTICIPANT.on(
+@PARTICIPANT_MACHINE.on(
     Restarted,
     {
         Phase.DRAWN: (Phase.PLEDGED, Phase.DONE),
@@ -354,16 +356,16 @@ def _after_check_in(*, excluded: Phase) -> tuple[Phase, ...]:
     return tuple(phase for phase in (*PHASES_IN_SLOT, Phase.DONE) if phase is not excluded)
 
 
-@PARTICIPANT.on(SlotBegan, (Phase.NEW, Phase.DRAWN, Phase.DONE))
-@PARTICIPANT.on(RetryDue, (Phase.NEW, Phase.DRAWN, Phase.PLEDGED))
-@PARTICIPANT.on(RetryDue, (Phase.TRAINING, Phase.PRIVATIZED, Phase.DONE))
-@PARTICIPANT.on(Restarted, (Phase.NEW, Phase.DONE))
-@PARTICIPANT.on(ReportMade, (Phase.DONE,))
-@PARTICIPANT.on(Acknowledged, _after_check_in(excluded=Phase.CHECKING_IN))
-@PARTICIPANT.on(Refused, _after_check_in(excluded=Phase.CHECKING_IN))
-@PARTICIPANT.on(Dismissed, _after_check_in(excluded=Phase.ACCEPTED))
-@PARTICIPANT.on(Invited, _after_check_in(excluded=Phase.ACCEPTED))
-@PARTICIPANT.on(ReportAcknowledged, _after_check_in(excluded=Phase.REPORTING))
+@PARTICIPANT_MACHINE.on(SlotBegan, (Phase.NEW, Phase.DRAWN, Phase.DONE))
+@PARTICIPANT_MACHINE.on(RetryDue, (Phase.NEW, Phase.DRAWN, Phase.PLEDGED))
+@PARTICIPANT_MACHINE.on(RetryDue, (Phase.TRAINING, Phase.PRIVATIZED, Phase.DONE))
+@PARTICIPANT_MACHINE.on(Restarted, (Phase.NEW, Phase.DONE))
+@PARTICIPANT_MACHINE.on(ReportMade, (Phase.DONE,))
+@PARTICIPANT_MACHINE.on(Acknowledged, _after_check_in(excluded=Phase.CHECKING_IN))
+@PARTICIPANT_MACHINE.on(Refused, _after_check_in(excluded=Phase.CHECKING_IN))
+@PARTICIPANT_MACHINE.on(Dismissed, _after_check_in(excluded=Phase.ACCEPTED))
+@PARTICIPANT_MACHINE.on(Invited, _after_check_in(excluded=Phase.ACCEPTED))
+@PARTICIPANT_MACHINE.on(ReportAcknowledged, _after_check_in(excluded=Phase.REPORTING))
 def _ignore(participant: Participant, event: Event) -> tuple[Participant, Effects]:
     """Ignore events that may come late, twice or out of order."""
     return participant, ()

@@ -19,7 +19,14 @@ from checkins.protocol.machine import Event
 from checkins.protocol.model_update import Model
 from checkins.protocol.participant import Participant
 from checkins.protocol.report import Report
-from checkins.protocol.server import SERVER, ClosingRecorded, Phase, RecordClosing, Release, Server
+from checkins.protocol.server import (
+    SERVER_MACHINE,
+    ClosingRecorded,
+    Phase,
+    RecordClosing,
+    Release,
+    Server,
+)
 from checkins.protocol.slot import CheckedIn, ChoiceRecorded, Choose, Expired, ReportArrived
 
 Trainer = Callable[[str, Model], Report]
@@ -58,7 +65,7 @@ class Rehearsal:
 
     def replay(self) -> Server:
         """Return the final state of the server, computed again from ``start`` and ``events``."""
-        return SERVER.replay(self.start, self.events)
+        return SERVER_MACHINE.replay(self.start, self.events)
 
 
 def rehearse(

@@ -174,7 +174,7 @@ class Rules:
             return 0
         return min(self.strategy.bands - 1, max(0, slot - 1 - self.warm_up))
 
-    def releases(self, slot: int) -> bool:
+    def releases_model(self, slot: int) -> bool:
         """Return True if this slot releases a model. Slots of the warm-up do not."""
         return slot > self.warm_up
 

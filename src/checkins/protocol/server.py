@@ -48,9 +48,10 @@ class Ending(StrEnum):
 class Server:
     """The state of a run. ``closed`` is the number of slots that are over.
 
-    ``slot`` is the slot in progress, or None. ``exact_sums`` are the sums without noise of the last
-    slots, newest first. They are secret. The totals of later slots contain them, if noise is
-    correlated across slots (invariant 16 of docs/invariants.md). Otherwise it is empty.
+    ``slot`` is the slot in progress, or None. If noise is correlated across slots, ``exact_sums``
+    are the sums without noise of the last slots, newest first. These sums are secret, and the
+    totals of later slots contain them (invariant 16 of docs/invariants.md). If the noise of slots
+    is independent, ``exact_sums`` is empty.
     """
 
     rules: Rules
@@ -86,7 +87,8 @@ class RecordClosing(Effect):
     """Save total, model and ledger entry in one transaction (invariant 5 of docs/invariants.md).
 
     The same transaction saves the exact sums of the server's state, if it has any.
-    The total is None in a slot of the warm-up, and in an averaged slot that is empty or skipped.
+    The total is None in a slot of the warm-up. Under averaged updates, it is also None if nobody
+    reported, or if fewer clients reported than the campaign's ``least_reports``.
     ``contributors`` is the number of reports under averaged updates, and None under the other
     protocols.
     """
@@ -99,7 +101,11 @@ class RecordClosing(Effect):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Release(Effect):
-    """Make this model public. Nothing else about the slot becomes public."""
+    """Make this model and the slot's entry in the ledger public.
+
+    The entry holds the slot's total, the hash of the model and, under averaged updates, the number
+    of reports. Nothing else about the slot becomes public.
+    """
 
     slot: int
     model: Model
@@ -114,35 +120,35 @@ class Finish(Effect):
 
 _EventInSlot = slots.SlotEvent | ClosingRecorded
 
-SERVER: Machine[Server] = Machine("server", first_phase=Phase.WAITING)
-step = SERVER.step
+SERVER_MACHINE: Machine[Server] = Machine("server", first_phase=Phase.WAITING)
+step = SERVER_MACHINE.step
 
 
-@SERVER.on(SlotBegan, {Phase.WAITING: Phase.OPEN})
+@SERVER_MACHINE.on(SlotBegan, {Phase.WAITING: Phase.OPEN})
 def _open(server: Server, event: SlotBegan) -> tuple[Server, Effects]:
     if event.slot != server.closed + 1:
         raise OutOfOrder(f"slot {server.closed + 1} is next, not {event.slot}")
     return replace(server, phase=Phase.OPEN, slot=Slot(event.slot, server.rules)), ()
 
 
-@SERVER.on(slots.CheckedIn, (Phase.OPEN,))
-@SERVER.on(slots.Choose, (Phase.OPEN,))
-@SERVER.on(slots.ChoiceRecorded, (Phase.OPEN,))
-@SERVER.on(slots.OutcomeAsked, (Phase.OPEN,))
-@SERVER.on(slots.ReportArrived, (Phase.OPEN,))
+@SERVER_MACHINE.on(slots.CheckedIn, (Phase.OPEN,))
+@SERVER_MACHINE.on(slots.Choose, (Phase.OPEN,))
+@SERVER_MACHINE.on(slots.ChoiceRecorded, (Phase.OPEN,))
+@SERVER_MACHINE.on(slots.OutcomeAsked, (Phase.OPEN,))
+@SERVER_MACHINE.on(slots.ReportArrived, (Phase.OPEN,))
 def _pass_to_slot(server: Server, event: _EventInSlot) -> tuple[Server, Effects]:
     slot, effects = slots.step(_slot_in_progress(server, event), event)
     return replace(server, slot=slot), effects
 
 
-@SERVER.on(slots.Expired, {Phase.OPEN: Phase.CLOSING})
+@SERVER_MACHINE.on(slots.Expired, {Phase.OPEN: Phase.CLOSING})
 def _close(server: Server, event: slots.Expired) -> tuple[Server, Effects]:
     slot, _ = slots.step(_slot_in_progress(server, event), event)
     learner, exact_sums = server.learner, server.exact_sums
     strategy = server.rules.strategy
     if strategy is not None and event.noise is not None:
         slot, exact_sums = _correlate(server, slot, strategy, event.noise)
-    if server.rules.releases(slot.number):
+    if server.rules.releases_model(slot.number):
         learner = server.rules.update.apply(learner, slot.total, slot.contributors)
     closing = replace(
         server, phase=Phase.CLOSING, slot=slot, learner=learner, exact_sums=exact_sums
@@ -170,13 +176,13 @@ def _correlate(
     return replace(slot, total=total, exact_sum=None), later_sums
 
 
-@SERVER.on(ClosingRecorded, {Phase.CLOSING: (Phase.WAITING, Phase.DONE)})
+@SERVER_MACHINE.on(ClosingRecorded, {Phase.CLOSING: (Phase.WAITING, Phase.DONE)})
 def _release(server: Server, event: ClosingRecorded) -> tuple[Server, Effects]:
     closed = _slot_in_progress(server, event).number
     phase = Phase.WAITING if closed < server.rules.affordable else Phase.DONE
     after = replace(server, phase=phase, closed=closed, slot=None)
     effects: Effects = ()
-    if server.rules.releases(closed):
+    if server.rules.releases_model(closed):
         effects += (Release(closed, server.learner.model),)
     if after.ending is not None:
         effects += (Finish(after.ending),)
@@ -184,9 +190,11 @@ def _release(server: Server, event: ClosingRecorded) -> tuple[Server, Effects]:
 
 
 def event_after_restart(server: Server) -> Event | None:
-    """Return the event that a restarted driver must send first. None if there is none.
+    """Return the event that a restarted driver must send first, or None.
 
-    It is the event ``...Recorded`` of a phase whose save is already durable.
+    A crash may happen after the driver has saved a choice or a closing, and before it has sent the
+    event that reports the save. The driver then sends this event: ``ChoiceRecorded`` or
+    ``ClosingRecorded``. Otherwise the result is None.
     """
     slot = server.slot
     if slot is None:

@@ -76,7 +76,7 @@ class Slot:
     @property
     def chosen_count(self) -> int:
         """The number of clients that will be chosen among those that checked in."""
-        if not self.rules.releases(self.number):
+        if not self.rules.releases_model(self.number):
             return 0
         check_ins = len(self.receipts_by_token)
         return check_ins if self.rules.capacity is None else min(check_ins, self.rules.capacity)
@@ -90,7 +90,7 @@ class Slot:
     @property
     def missing_dummies(self) -> int:
         """The number of dummy reports that ``Expired`` must contain."""
-        if self.rules.filling is not Filling.DUMMIES or not self.rules.releases(self.number):
+        if self.rules.filling is not Filling.DUMMIES or not self.rules.releases_model(self.number):
             return 0
         return (self.rules.capacity or 0) - self.report_count - self.partial_sum.dummy_count
 
@@ -102,7 +102,7 @@ class Slot:
     @property
     def needs_noise(self) -> bool:
         """True if ``Expired`` must contain noise drawn by the server."""
-        return self.rules.filling is Filling.NOISE and self.rules.releases(self.number)
+        return self.rules.filling is Filling.NOISE and self.rules.releases_model(self.number)
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,11 +203,11 @@ class AcknowledgeReport(Effect):
     receipt: str
 
 
-SLOT: Machine[Slot] = Machine("slot", first_phase=Phase.COLLECTING)
-step = SLOT.step
+SLOT_MACHINE: Machine[Slot] = Machine("slot", first_phase=Phase.COLLECTING)
+step = SLOT_MACHINE.step
 
 
-@SLOT.on(CheckedIn, (Phase.COLLECTING,))
+@SLOT_MACHINE.on(CheckedIn, (Phase.COLLECTING,))
 def _accept_check_in(slot: Slot, event: CheckedIn) -> tuple[Slot, Effects]:
     if event.token in slot.receipts_by_token:
         return _answer_again(slot, event)
@@ -220,7 +220,7 @@ def _accept_check_in(slot: Slot, event: CheckedIn) -> tuple[Slot, Effects]:
     return replace(slot, receipts_by_token=receipts), effects
 
 
-@SLOT.on(CheckedIn, (Phase.CHOOSING, Phase.TRAINING))
+@SLOT_MACHINE.on(CheckedIn, (Phase.CHOOSING, Phase.TRAINING))
 def _answer_again(slot: Slot, event: CheckedIn) -> tuple[Slot, Effects]:
     """Repeat the response to a check-in that was sent again because the response was lost."""
     if event.token not in slot.receipts_by_token:
@@ -228,7 +228,7 @@ def _answer_again(slot: Slot, event: CheckedIn) -> tuple[Slot, Effects]:
     return slot, (Acknowledge(event.token, slot.receipts_by_token[event.token]),)
 
 
-@SLOT.on(Choose, {Phase.COLLECTING: Phase.CHOOSING})
+@SLOT_MACHINE.on(Choose, {Phase.COLLECTING: Phase.CHOOSING})
 def _choose(slot: Slot, event: Choose) -> tuple[Slot, Effects]:
     """Choose as many clients as the capacity allows, uniformly and without replacement.
 
@@ -245,7 +245,7 @@ def _choose(slot: Slot, event: Choose) -> tuple[Slot, Effects]:
     return choosing, (RecordChoice(choosing.chosen_receipts),)
 
 
-@SLOT.on(ChoiceRecorded, {Phase.CHOOSING: Phase.TRAINING})
+@SLOT_MACHINE.on(ChoiceRecorded, {Phase.CHOOSING: Phase.TRAINING})
 def _invite(slot: Slot, event: ChoiceRecorded) -> tuple[Slot, Effects]:
     chosen = set(slot.chosen_receipts)
     effects = (
@@ -255,13 +255,13 @@ def _invite(slot: Slot, event: ChoiceRecorded) -> tuple[Slot, Effects]:
     return replace(slot, phase=Phase.TRAINING), tuple(effects)
 
 
-@SLOT.on(OutcomeAsked, (Phase.COLLECTING, Phase.CHOOSING))
+@SLOT_MACHINE.on(OutcomeAsked, (Phase.COLLECTING, Phase.CHOOSING))
 def _withhold_outcome(slot: Slot, event: OutcomeAsked) -> tuple[Slot, Effects]:
     """Do not answer before the choice is durable (invariant 4 of docs/invariants.md)."""
     return slot, ()
 
 
-@SLOT.on(OutcomeAsked, (Phase.TRAINING,))
+@SLOT_MACHINE.on(OutcomeAsked, (Phase.TRAINING,))
 def _answer_outcome(slot: Slot, event: OutcomeAsked) -> tuple[Slot, Effects]:
     if event.receipt not in slot.receipts_by_token.values():
         raise ProtocolViolation(f"nobody checked in to slot {slot.number} with this receipt")
@@ -269,7 +269,7 @@ def _answer_outcome(slot: Slot, event: OutcomeAsked) -> tuple[Slot, Effects]:
     return slot, (effect(event.receipt),)
 
 
-@SLOT.on(ReportArrived, (Phase.TRAINING,))
+@SLOT_MACHINE.on(ReportArrived, (Phase.TRAINING,))
 def _accept_report(slot: Slot, event: ReportArrived) -> tuple[Slot, Effects]:
     if event.receipt not in slot.chosen_receipts:
         raise ProtocolViolation(f"this client was not chosen in slot {slot.number}")
@@ -282,7 +282,7 @@ def _accept_report(slot: Slot, event: ReportArrived) -> tuple[Slot, Effects]:
     return replace(slot, reports=reports), effects
 
 
-@SLOT.on(Expired, {Phase.TRAINING: Phase.CLOSED})
+@SLOT_MACHINE.on(Expired, {Phase.TRAINING: Phase.CLOSED})
 def _close(slot: Slot, event: Expired) -> tuple[Slot, Effects]:
     """Compute the total, or the exact sum, and erase which clients contributed.
 

@@ -21,7 +21,7 @@ from checkins.service.http.request_limits import RequestLimits
 from checkins.service.metrics import RequestMetrics
 from checkins.service.routes import campaigns, clients, operators, planning, readiness
 from checkins.service.routes.planning import planner_of
-from checkins.service.routes.requests import SECURITY_SCHEMES, HeadRoute, also_head
+from checkins.service.routes.requests import SECURITY_SCHEMES, OptionalHeadRoute, also_head
 from checkins.service.runs.runner import Runner
 from checkins.service.settings import Settings
 from checkins.service.store.database import Database, StoreError
@@ -43,12 +43,16 @@ Its traces would reveal which client checked in to which slot (invariant 8 of do
 PAGE_FOLDER = Path(__file__).parent / "page"
 PAGE_TYPES = {".css": "text/css", ".js": "text/javascript"}
 PAGE_FILES = {path.name: path for path in PAGE_FOLDER.iterdir() if path.suffix in PAGE_TYPES}
-"""The only files that are served, by name. A name from a request is never used as a path."""
+"""Maps the name of each style sheet and script to its path.
+
+Besides these files, only ``index.html`` and ``plan.html`` are served. A name from a request is never
+used as a path.
+"""
 
 PLAN_LINK = '<a class="to-plan" href="plan">Plan a campaign</a>'
 """The link in ``index.html`` that is removed if planning is turned off."""
 
-pages = APIRouter(include_in_schema=False, route_class=HeadRoute)
+pages = APIRouter(include_in_schema=False, route_class=OptionalHeadRoute)
 
 
 def create_app(
@@ -126,9 +130,10 @@ def _declare_security(app: FastAPI) -> None:
 
 
 def _body_limit(runner: Runner, scope: Any) -> int:
-    """Return the size limit of a body in bytes.
+    """Return the size limit of a request's body in bytes.
 
-    It depends on the path: a report, a campaign file or a list of keys, or another body.
+    The limit of a report follows from the dimension of the model. Campaign files and lists of keys
+    have the limit ``campaign_bytes``, and all other bodies have ``body_bytes``.
     """
     path: str = scope["path"]
     if path.endswith("/report"):

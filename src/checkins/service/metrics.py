@@ -81,14 +81,15 @@ class Metrics:
         )
         self._request_s = histogram(
             "request_seconds{route}",
-            "time from request head to end of response",
+            "time from the head of a request to the end of its response",
             buckets=_REQUEST_BUCKETS_S,
         )
         self._refused = counter("refused_total{reason}", "requests refused before the app saw them")
         self._connections = sum_gauge("connections", "open connections")
         self.waiters = sum_gauge("waiters", "long polls and event streams waiting now")
         self._long_polls = counter(
-            "long_polls_total{outcome}", "responses: waiting, chosen, dismissed"
+            "long_polls_total{outcome}",
+            "responses to long polls by outcome: waiting, chosen, dismissed",
         )
         self._batch_size = histogram(
             "batch_size", "writes that one group commit made durable", buckets=_BATCH_SIZE_BUCKETS
@@ -99,15 +100,18 @@ class Metrics:
         self._slots_closed = counter("slots_closed_total", "slots that this process closed")
         duration = "time from the start of closing a slot to its commit"
         self._closing_s = histogram("closing_seconds", duration, buckets=_CLOSING_BUCKETS_S)
-        delay = "delay from the end of a slot to its closing"
-        self._closing_delay_s = histogram("closing_late_seconds", delay, buckets=_CLOSING_BUCKETS_S)
-        self._slot_late_s = latest_gauge(
-            "slot_late_seconds", "how late the next step of a slot is now; 0 if none is late"
+        lateness = "time from the end of a slot to the start of closing it"
+        self._closing_lateness_s = histogram(
+            "closing_late_seconds", lateness, buckets=_CLOSING_BUCKETS_S
+        )
+        self._slot_lateness_s = latest_gauge(
+            "slot_late_seconds",
+            "how late the next step of a run is now; the largest of all runs; 0 if none is late",
         )
         self._free_bytes = latest_gauge(
             "store_free_bytes", "free space on the disk of a SQLite store; NaN with PostgreSQL"
         )
-        jump = "how far the clock has jumped; 0 if it has not"
+        jump = "how far the calendar clock has jumped; 0 if it has not jumped"
         self._clock_jump = self._add(Gauge, "clock_off_seconds", jump, multiprocess_mode="livemax")
         self._certificate_expiry = latest_gauge(
             "certificate_expiry_timestamp_seconds",
@@ -115,7 +119,8 @@ class Metrics:
         )
         self._lost_lines = counter("log_lines_lost_total", "log lines that could not be written")
         self._task_restarts = counter(
-            "task_restarts_total{task}", "failures of background tasks, each restarted"
+            "task_restarts_total{task}",
+            "failures of background tasks; a task is restarted after a failure",
         )
         self._run_slots = latest_gauge("campaign_slots_closed{campaign}", "slots released so far")
         self._run_epsilon_spent = latest_gauge(
@@ -144,19 +149,22 @@ class Metrics:
         metrics[1].observe(seconds)
 
     def count_refusal(self, reason: str) -> None:
-        """Count a request that was refused before it reached the app; ``reason`` is fixed."""
+        """Count a request that was refused before it reached the app.
+
+        ``reason`` is a fixed word, and never text from the request.
+        """
         self._refused.labels(reason).inc()
 
     def set_connections(self, number: int) -> None:
         self._connections.set(number)
 
     def set_clock_jump(self, seconds: float) -> None:
-        """Record how far the calendar clock has jumped; 0 if it has not."""
+        """Record how far the calendar clock has jumped; 0 if it has not jumped."""
         self._clock_jump.set(seconds)
 
     def set_slot_lateness(self, seconds: float) -> None:
         """Record how late the next step of a slot is now."""
-        self._slot_late_s.set(max(0.0, seconds))
+        self._slot_lateness_s.set(max(0.0, seconds))
 
     def set_free_bytes(self, size: float) -> None:
         """Record the free space on the disk of the store; NaN if it is unknown."""
@@ -174,11 +182,11 @@ class Metrics:
         self._batch_size.observe(writes)
         self._commit_s.observe(seconds)
 
-    def record_slot_closed(self, *, seconds: float, late_s: float) -> None:
-        """Record that closing a slot took ``seconds`` and began ``late_s`` after the slot ended."""
+    def record_slot_closed(self, *, seconds: float, lateness_s: float) -> None:
+        """Record that closing a slot took ``seconds`` and began ``lateness_s`` after its end."""
         self._slots_closed.inc()
         self._closing_s.observe(seconds)
-        self._closing_delay_s.observe(max(0.0, late_s))
+        self._closing_lateness_s.observe(max(0.0, lateness_s))
 
     def count_lost_log_line(self) -> None:
         self._lost_lines.inc()

@@ -74,7 +74,7 @@ def join(given: GivenOptions) -> None:
     """
     url, given = remote.split_run_from_url(given)
     withdraw, json = given.values["withdraw"], given.json
-    folder = given.required("state", "must be a folder for the saved state of the device,")
+    folder = given.required("state", "must be a folder for the saved state of the device")
     if not withdraw and ("data" in given) == ("row" in given):
         raise UsageError(
             "--data or --row: give exactly one of these options; it names the rows to train on"
@@ -113,27 +113,30 @@ def join(given: GivenOptions) -> None:
 
 
 class _NoTrainer:
-    """The trainer of a device that withdraws and so never trains."""
+    """The trainer of a device that only withdraws. It refuses to train."""
 
     def update(self, model: Any) -> Any:
-        raise UsageError("--withdraw: does not train")
+        raise UsageError("--withdraw: the device withdraws and does not train")
 
 
 def _trainer(view: CampaignView, given: GivenOptions, *, quiet: bool) -> Trainer:
     from checkins.client.trainer import DatasetClients, trainer_of_file
 
-    task, allowed = remote.task_of(view), given.texts.get("allow_model")
+    task, allowed_model = remote.task_of(view), given.texts.get("allow_model")
     with remote.errors_as_option_errors(given):
         if "data" in given:
             file, client = given.texts["data"], given.texts.get("client")
-            return trainer_of_file(task, file, client=client, allow_model=allowed)
+            return trainer_of_file(task, file, client=client, allow_model=allowed_model)
         with terminal.spinner("loading the data set", quiet=quiet):
-            people = DatasetClients.load(task, allow_model=allowed)
+            people = DatasetClients.load(task, allow_model=allowed_model)
         return people.trainer(given.integer("row", default=1, most=len(people)) - 1)
 
 
 class _Status:
-    """The current state of the device for the terminal. It is called with each logged event."""
+    """The line of text that shows the state of the device in the terminal.
+
+    ``Participant`` calls the object with each event of the device.
+    """
 
     def __init__(self) -> None:
         self._text = "starting"
@@ -246,8 +249,8 @@ def swarm(given: GivenOptions) -> None:
     """
     url, given = remote.split_run_from_url(given)
     with remote.errors_as_option_errors(given):
-        allowed = params.range_text(MAX_CLIENTS)
-        clients = params.integer("clients", given.required("clients", allowed), most=MAX_CLIENTS)
+        expected = params.range_text(MAX_CLIENTS)
+        clients = params.integer("clients", given.required("clients", expected), most=MAX_CLIENTS)
     keys = remote.read_keys(given)
     if 1 < len(keys) < clients:
         raise given.invalid("key_file", f"contains {len(keys):,} keys for {clients:,} devices")
@@ -264,7 +267,7 @@ def swarm(given: GivenOptions) -> None:
         raise given.invalid("clients", f"the data have only {len(people):,} people; {advice}")
     with _open_journal(given) as write_event:
 
-        def devices(run: str) -> Swarm:
+        def swarm_of(run: str) -> Swarm:
             from checkins.swarm import Swarm
 
             return Swarm(
@@ -279,7 +282,7 @@ def swarm(given: GivenOptions) -> None:
                 **remote.connection_arguments(given),
             )
 
-        results = _run_devices(devices, view.id, given)
+        results = _run_devices(swarm_of, view.id, given)
     if given.json:
         follow = given.values["follow"]
         terminal.show_json({**results[-1], "runs": results} if follow else results[-1])
@@ -290,7 +293,7 @@ def swarm(given: GivenOptions) -> None:
 
 
 def _run_devices(
-    devices_of: Callable[[str], Swarm], first_run: str, given: GivenOptions
+    swarm_of: Callable[[str], Swarm], first_run: str, given: GivenOptions
 ) -> list[dict[str, Any]]:
     """Run the devices in the first run and, with ``--follow``, in later runs."""
     import asyncio
@@ -300,7 +303,7 @@ def _run_devices(
     results: list[dict[str, Any]] = []
     run: str | None = first_run
     while run is not None:
-        devices, tally = devices_of(run), Tally()
+        devices, tally = swarm_of(run), Tally()
         raise_open_file_limit(devices.clients + SPARE_OPEN_FILES)
         loop = _loop_factory()
         with remote.errors_as_option_errors(given), asyncio.Runner(loop_factory=loop) as runner:

@@ -106,12 +106,12 @@ def _dummy_definition(certificate: Certificate) -> list[RenderableType]:
 
 
 def _lower_bound_case(certificate: Certificate) -> str:
-    """Return the mechanism of the lower bound. Rounding its noise to a grid may lower epsilon."""
+    """Return what the lower bound is about. Rounding noise to a grid may lower epsilon."""
     mechanism = certificate.epsilon_lower_of
     if certificate.variation == 0.0:
         return mechanism
-    conjunction = "and" if ", if " in mechanism else "if"
-    return f"{mechanism} {conjunction} its noise is not rounded to a grid"
+    conjunction = "and if" if ", if " in mechanism else "if"
+    return f"{mechanism}, {conjunction} noise were not rounded to a grid"
 
 
 def _against_server(certificate: Certificate) -> list[RenderableType]:

@@ -109,6 +109,8 @@ def theorems_parts(rows: Sequence[SheetRow], setting: Mapping[str, float]) -> li
             if reason not in refusals:
                 refusals.append(reason)
             value = f"refused ({refusals.index(reason) + 1})"
+        elif row.total_delta is not None and row.total_delta >= 1.0:
+            value = "vacuous"
         else:
             value = formatting.nearest(row.value)
         total = "" if row.total_delta is None else formatting.nearest(row.total_delta)
@@ -129,7 +131,8 @@ def theorems_parts(rows: Sequence[SheetRow], setting: Mapping[str, float]) -> li
             "Statements without a key are of [BKMTT20]. Values are rounded to nearest, so they are"
             " examples and not bounds. Reports have local delta 0, except in rows with local δ > 0."
             " In these rows, the total δ of the guarantee is larger than delta: see the column"
-            " total δ. In rows with total δ fixed, the total δ equals delta. c is the expected"
+            " total δ. In rows with total δ fixed, the total δ equals delta. vacuous: the total δ"
+            " is at least 1, and every mechanism satisfies this for every ε. c is the expected"
             " number of check-ins per slot.",
             style="dim",
         ),

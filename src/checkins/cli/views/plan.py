@@ -287,7 +287,11 @@ def bytes_text(count: float) -> str:
 
 
 def _capacity_text(capacity: int | str) -> str:
-    return f"{capacity:,} check-ins per slot" if isinstance(capacity, int) else "every check-in"
+    return (
+        f"{capacity:,} check-ins per slot"
+        if isinstance(capacity, int)
+        else "all check-ins are used"
+    )
 
 
 def _count_text(count: float) -> str:

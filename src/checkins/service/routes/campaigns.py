@@ -55,7 +55,7 @@ async def campaigns(request: Request) -> Response:
         wire.CampaignView,
         security="operator",
         body=wire.CAMPAIGN_FILE_TYPE,
-        problems="invalid refused too-large",
+        problems=("invalid", "refused", "too-large"),
     ),
 )
 async def open_campaign(request: Request) -> Response:
@@ -144,7 +144,7 @@ async def latest(request: Request) -> Response:
         "The ledger of the population",
         ("The lines of ledger.jsonl, byte for byte", wire.LEDGER_TYPE),
         "run after",
-        problems="invalid",
+        problems=("invalid",),
     ),
 )
 async def ledger(request: Request) -> Response:
@@ -162,7 +162,7 @@ async def ledger(request: Request) -> Response:
         "The hash of one line of the ledger",
         wire.LedgerPlace,
         "run entries",
-        problems="unknown-entry invalid",
+        problems=("unknown-entry", "invalid"),
     ),
 )
 @also_head
@@ -182,7 +182,7 @@ async def head(request: Request) -> Response:
         "The signed hash of one line of the ledger",
         wire.SignedHead,
         "run entries",
-        problems="unknown-entry unknown-path invalid",
+        problems=("unknown-entry", "unknown-path", "invalid"),
     ),
 )
 @also_head

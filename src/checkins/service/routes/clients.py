@@ -40,7 +40,7 @@ router = APIRouter(tags=["clients"], route_class=PlainRoute)
         wire.Token,
         "run Idempotency-Key",
         security="enrolment",
-        problems="refused over invalid",
+        problems=("refused", "over", "invalid"),
     ),
 )
 async def enrol(request: Request) -> Response:
@@ -55,7 +55,7 @@ async def enrol(request: Request) -> Response:
     wire.ENROLMENTS_PATH,
     status_code=status.HTTP_204_NO_CONTENT,
     **openapi_options(
-        "Withdraw from a run", None, "run", security="token", problems="refused over"
+        "Withdraw from a run", None, "run", security="token", problems=("refused", "over")
     ),
 )
 async def withdraw(request: Request) -> Response:
@@ -73,7 +73,7 @@ async def withdraw(request: Request) -> Response:
         wire.Receipt,
         "run slot",
         security="token",
-        problems="refused too-early over invalid",
+        problems=("refused", "too-early", "over", "invalid"),
     ),
 )
 async def check_in(request: Request) -> Response:
@@ -91,10 +91,10 @@ async def check_in(request: Request) -> Response:
         "Ask whether you were chosen",
         wire.Outcome,
         "run receipt wait",
-        problems="unknown-receipt invalid",
+        problems=("unknown-receipt", "invalid"),
     ),
 )
-async def ask(request: Request) -> Response:
+async def wait_for_outcome(request: Request) -> Response:
     """The response comes when the choice is made, or after `wait` seconds with the outcome
     `waiting`. The choice is durable before any client learns of it."""
     live_run, runner = await live_run_of(request), runner_of(request)
@@ -122,7 +122,7 @@ async def ask(request: Request) -> Response:
         ("Named float64 tensors as safetensors", wire.BYTES_TYPE),
         "run slot",
         security="receipt",
-        problems="refused invalid",
+        problems=("refused", "invalid"),
     ),
 )
 async def model(request: Request) -> Response:
@@ -141,7 +141,7 @@ async def model(request: Request) -> Response:
         "run slot",
         security="receipt",
         body=wire.BYTES_TYPE,
-        problems="refused over invalid too-large encoded too-many",
+        problems=("refused", "over", "invalid", "too-large", "encoded", "too-many"),
     ),
 )
 async def report(request: Request) -> Response:

@@ -39,7 +39,7 @@ MAX_LOG_LINES = 1000
         "The number of keys that may enrol",
         wire.AllowList,
         security="operator",
-        problems="refused",
+        problems=("refused",),
     ),
 )
 async def allow_list(request: Request) -> Response:
@@ -57,7 +57,7 @@ async def allow_list(request: Request) -> Response:
         wire.AllowListChange,
         security="operator",
         body=wire.KeyHashes,
-        problems="invalid refused",
+        problems=("invalid", "refused"),
     ),
 )
 async def add_keys(request: Request) -> Response:
@@ -73,7 +73,7 @@ async def add_keys(request: Request) -> Response:
         wire.AllowListChange,
         security="operator",
         body=wire.KeyHashes,
-        problems="invalid refused",
+        problems=("invalid", "refused"),
     ),
 )
 async def revoke_keys(request: Request) -> Response:
@@ -124,7 +124,7 @@ async def operators(request: Request) -> Response:
         "name",
         security="operator",
         body=wire.NewOperator,
-        problems="invalid refused",
+        problems=("invalid", "refused"),
     ),
 )
 async def add_operator(request: Request) -> Response:
@@ -149,7 +149,7 @@ async def add_operator(request: Request) -> Response:
         None,
         "name",
         security="operator",
-        problems="unknown-operator invalid",
+        problems=("unknown-operator", "invalid"),
     ),
 )
 async def revoke_operator(request: Request) -> Response:
@@ -170,7 +170,7 @@ async def revoke_operator(request: Request) -> Response:
         ("At most 1,000 lines of JSON, each with the hash of the line before", wire.LEDGER_TYPE),
         "after",
         security="operator",
-        problems="invalid",
+        problems=("invalid",),
     ),
 )
 async def operator_log(request: Request) -> Response:

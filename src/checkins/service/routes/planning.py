@@ -243,7 +243,7 @@ def planner_of(request: Request) -> Planner:
 @router.get(
     "/answer",
     **openapi_options(
-        "Plan a campaign for a privacy budget", None, problems="invalid unknown-path failed"
+        "Plan a campaign for a privacy budget", None, problems=("invalid", "unknown-path", "failed")
     ),
     response_model=Plan,
     openapi_extra={

@@ -14,7 +14,7 @@ from fastapi import APIRouter, Request, Response
 from checkins.protocol import wire
 from checkins.service.http.problems import Problem
 from checkins.service.routes.requests import (
-    HeadRoute,
+    OptionalHeadRoute,
     also_head,
     openapi_options,
     require_operator,
@@ -27,7 +27,7 @@ from checkins.service.workers.background_tasks import STORE_TIMEOUT_S
 LATE_AFTER_S = 5.0
 """Seconds after which a slot that should have begun, chosen or closed counts as late."""
 
-router = APIRouter(tags=["operations"], route_class=HeadRoute)
+router = APIRouter(tags=["operations"], route_class=OptionalHeadRoute)
 
 
 @router.get("/healthz", **openapi_options("Liveness", wire.Health))
@@ -39,7 +39,7 @@ async def healthz(request: Request) -> wire.Health:
     return wire.Health(status="ok", epoch=runner.epoch, holding=runner.clock_jumps.holding_reason)
 
 
-@router.get("/readyz", **openapi_options("Readiness", wire.Readiness, problems="not-ready"))
+@router.get("/readyz", **openapi_options("Readiness", wire.Readiness, problems=("not-ready",)))
 @also_head
 async def readyz(request: Request) -> wire.Readiness:
     """The response is 200 if slots are closed on time, the database responds and every background

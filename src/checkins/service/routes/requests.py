@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from functools import lru_cache, reduce
 from operator import or_
 from types import UnionType
@@ -84,7 +84,7 @@ PARAMETERS: dict[str, dict[str, Any]] = {
 }
 
 
-COMMON_PROBLEMS = "too-slow too-large encoded too-many busy"
+COMMON_PROBLEMS = ("too-slow", "too-large", "encoded", "too-many", "busy")
 """Slugs of problems that every route may return: a limit is exceeded, or the database is busy."""
 BINARY_SCHEMA = {"type": "string", "format": "binary"}
 
@@ -96,7 +96,7 @@ def openapi_options(
     *,
     security: str | None = None,
     body: str | type | None = None,
-    problems: str = "",
+    problems: Sequence[str] = (),
 ) -> dict[str, Any]:
     """Return the arguments of a route's decorator that describe the route in OpenAPI.
 
@@ -104,16 +104,16 @@ def openapi_options(
     media type if it is other content, or None if it is empty. ``parameters`` lists names in
     ``PARAMETERS``, separated by spaces. ``security`` is a name in ``SECURITY_SCHEMES``, or None if
     no credential is needed. ``body`` is the media type of the request's body, a ``TypedDict`` of
-    ``wire`` if it is JSON, or None without a body. ``problems`` lists slugs of problem types,
-    separated by spaces. The problems of an unknown run, of a missing credential and
-    ``COMMON_PROBLEMS`` are added to them.
+    ``wire`` if it is JSON, or None without a body. ``problems`` are the slugs of problem types
+    that the route may return. The problems of an unknown run, of a missing credential and
+    ``COMMON_PROBLEMS`` are added.
     """
     options: dict[str, Any] = {"summary": summary}
     names = parameters.split()
     extra: dict[str, Any] = {"parameters": [{"name": name, **PARAMETERS[name]} for name in names]}
     if security is not None:
         extra["security"] = [{security: []}, {}] if security == "enrolment" else [{security: []}]
-        problems = f"{'not-operator' if security == 'operator' else 'not-enrolled'} {problems}"
+        problems = ("not-operator" if security == "operator" else "not-enrolled", *problems)
     if body is not None:
         media_type = body if isinstance(body, str) else wire.JSON_TYPE
         body_schema: dict[str, Any] = BINARY_SCHEMA
@@ -125,9 +125,8 @@ def openapi_options(
     if names or security:
         options["openapi_extra"] = extra
     if "run" in names:
-        problems = f"unknown-campaign {problems}"
-    slugs = dict.fromkeys(f"{problems} {COMMON_PROBLEMS}".split())
-    options["responses"] = problem_responses(*slugs)
+        problems = ("unknown-campaign", *problems)
+    options["responses"] = problem_responses(*dict.fromkeys((*problems, *COMMON_PROBLEMS)))
     if isinstance(response, tuple):
         description, media_type = response
         schema = BINARY_SCHEMA if media_type == wire.BYTES_TYPE else {"type": "string"}
@@ -282,29 +281,29 @@ def also_head(endpoint: Endpoint) -> Endpoint:
     return endpoint
 
 
-class HeadRoute(APIRoute):
+class OptionalHeadRoute(APIRoute):
     """FastAPI's route. It accepts HEAD too if its endpoint has the decorator ``also_head``."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.allowed = frozenset(self.methods or ())
+        self.accepted_methods = frozenset(self.methods or ())
         if getattr(self.endpoint, "also_head", False):
-            self.allowed |= {"HEAD"}
+            self.accepted_methods |= {"HEAD"}
 
     def matches(self, scope: Scope) -> tuple[Match, Scope]:
         match, child_scope = super().matches(scope)
-        if match is Match.PARTIAL and scope["method"] in self.allowed:
+        if match is Match.PARTIAL and scope["method"] in self.accepted_methods:
             return Match.FULL, child_scope
         return match, child_scope
 
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["method"] in self.allowed:
+        if scope["method"] in self.accepted_methods:
             await self.app(scope, receive, send)
         else:
             await super().handle(scope, receive, send)
 
 
-class PlainRoute(HeadRoute):
+class PlainRoute(OptionalHeadRoute):
     """A route that FastAPI matches and documents, without dependency injection and validation.
 
     The endpoint receives the request and returns a response. FastAPI's own handling takes more time
@@ -312,7 +311,7 @@ class PlainRoute(HeadRoute):
     """
 
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["method"] in self.allowed:
+        if scope["method"] in self.accepted_methods:
             response = await self.endpoint(Request(scope, receive, send))
             await response(scope, receive, send)
         else:

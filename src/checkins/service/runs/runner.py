@@ -294,7 +294,7 @@ class Runner:
             snapshot = await self._transition(slot_transitions.advance, live_run, before)
             if snapshot.closed_by_this_process:
                 took_s = self.database.now() - started_at
-                self.metrics.record_slot_closed(seconds=took_s, late_s=started_at - due_at)
+                self.metrics.record_slot_closed(seconds=took_s, lateness_s=started_at - due_at)
         live_run.update(snapshot)
         await self._read_choice(live_run)
         if snapshot.ledger.head != before.ledger.head:

@@ -96,7 +96,7 @@ class _Listener:
                 entries=self._sent_entries + slot - first + 1,
             )
             for slot, model_hash in hashes
-            if live_run.spec.rules.releases(slot)
+            if live_run.spec.rules.releases_model(slot)
         ]
 
 

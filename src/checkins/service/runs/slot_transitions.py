@@ -112,7 +112,7 @@ def _close_slot(connection: Connection, spec: RunSpec, snapshot: RunSnapshot) ->
     server, _ = servers.step(server, ClosingRecorded(closing.slot))
     run_state.save_learner(connection, spec, server.learner)
     _save_past_sums(connection, spec, server)
-    if spec.rules.releases(closing.slot):
+    if spec.rules.releases_model(closing.slot):
         ledgers.add_release(connection, spec.id, slot=closing.slot, model_hash=entry.model_hash)
     participants.erase_check_ins(connection, spec.id)
     contributors = None if ledger.running is None else ledger.running.contributors
@@ -126,7 +126,7 @@ def _close_slot(connection: Connection, spec: RunSpec, snapshot: RunSnapshot) ->
 
 def _save_past_sums(connection: Connection, spec: RunSpec, server: Server) -> None:
     """Save the sums that later slots need, and erase all others (invariant 16)."""
-    if spec.rules.strategy is not None and spec.rules.releases(server.closed):
+    if spec.rules.strategy is not None and spec.rules.releases_model(server.closed):
         run, closed = spec.id, server.closed
         past_sums.save_exact_sums(connection, run, server.exact_sums, closed=closed)
         past_sums.save_noisy_sums(connection, run, server.learner.noisy_sums, closed=closed)

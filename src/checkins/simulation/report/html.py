@@ -15,7 +15,7 @@ from typing import Any
 from checkins.campaign import campaign_text
 from checkins.optional_imports import import_optional
 from checkins.simulation.report.axes import Plot
-from checkins.simulation.report.sentences import finite
+from checkins.simulation.report.sentences import finite_or_none
 from checkins.simulation.result import SimulationResult
 
 CONTENT_SECURITY_POLICY = (
@@ -225,4 +225,4 @@ def _json_value(value: Any) -> Any:
         return [_json_value(part) for part in value]
     if value is None or isinstance(value, str | bool | int):
         return value
-    return finite(value)
+    return finite_or_none(value)

@@ -140,7 +140,7 @@ def lines_plot(metric: str, lines: Sequence[Line], *, data_name: str, small: boo
 def epsilon_plot(result: SimulationResult) -> Plot | None:
     """Plot epsilon over slots, and the budget. Return None if no bound on epsilon is known."""
     slots = [slots for slots, _ in result.epsilon_by_slot]
-    epsilons = [sentences.finite(epsilon) for _, epsilon in result.epsilon_by_slot]
+    epsilons = [sentences.finite_or_none(epsilon) for _, epsilon in result.epsilon_by_slot]
     finite_epsilons = sentences.finite_values(epsilons)
     if not finite_epsilons:
         return None

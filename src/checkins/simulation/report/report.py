@@ -52,7 +52,7 @@ def _header(result: SimulationResult) -> str:
 def _headline_numbers(result: SimulationResult) -> list[tuple[str, str, str, str]]:
     """Return the four large numbers of the page: (label, number, smaller text, note)."""
     certificate, expected = result.certificate, result.dummies_expected
-    epsilon = sentences.finite(certificate.epsilon)
+    epsilon = sentences.finite_or_none(certificate.epsilon)
     over_budget = "" if result.within_budget else "over budget; "
     bound = "not bounded" if epsilon is None else f"≤ {sentences.rounded_up(epsilon)}"
     delta_text = f"at δ = {sentences.rounded(certificate.delta)}"

@@ -38,13 +38,13 @@ CERTIFICATE_METHODS = {
     "no-amplification": "the epsilon of one report, without amplification by random slots",
 }
 NO_BREAK_SPACE = "\N{NO-BREAK SPACE}"
-MISSING, finite = formatting.MISSING, formatting.finite
+MISSING, finite_or_none = formatting.MISSING, formatting.finite_or_none
 rounded_up, rounded_down = formatting.up_for_page, formatting.down_for_page
 rounded = formatting.nearest_for_page
 
 
 def finite_values(values: Iterable[object]) -> list[float]:
-    return [number for number in map(finite, values) if number is not None]
+    return [number for number in map(finite_or_none, values) if number is not None]
 
 
 def count_text(value: object) -> str:
@@ -53,7 +53,7 @@ def count_text(value: object) -> str:
     >>> count_text(17549), count_text(20311.4), count_text(None)
     ('17,549', '20,311', '–')
     """
-    number = finite(value)
+    number = finite_or_none(value)
     return MISSING if number is None else f"{round(number):,}"
 
 
@@ -63,7 +63,7 @@ def short_count(value: object) -> str:
     >>> short_count(335_210), short_count(1_200_000), short_count(999_600), short_count(812)
     ('335 thousand', '1.2 million', '1 million', '812')
     """
-    number = finite(value)
+    number = finite_or_none(value)
     if number is None:
         return MISSING
     rounded = float(f"{number:.3g}")
@@ -79,7 +79,7 @@ def axis_number(value: object) -> str:
     >>> [axis_number(value) for value in (5000.0, 20_000.0, 1e6, 5e13, 0.5)]
     ['5,000', '20k', '1M', '5·10¹³', '0.5']
     """
-    number = finite(value)
+    number = finite_or_none(value)
     if number is None or not 1e4 <= abs(number) < 1e12:
         return rounded(value)
     unit, suffix = next(
@@ -98,7 +98,7 @@ def metric_text(name: str, value: object) -> str:
     >>> metric_text("accuracy", 0.90123), metric_text("auc", 0.845), metric_text("loss", None)
     ('90.12 %', '0.8450', '–')
     """
-    number = finite(value)
+    number = finite_or_none(value)
     if number is None:
         return MISSING
     if name == "accuracy":
@@ -112,7 +112,7 @@ def deviation_text(name: str, value: object) -> str:
     >>> deviation_text("accuracy", 0.00213), deviation_text("auc", 0.00213)
     ('± 0.21', '± 0.0021')
     """
-    number = finite(value)
+    number = finite_or_none(value)
     if number is None:
         return ""
     if name == "accuracy":
@@ -147,8 +147,8 @@ def metric_with_spread(result: SimulationResult | BaselineResult, metric: str) -
 def has_same_epsilon(result: SimulationResult, baseline: BaselineResult) -> bool:
     """Return True if the epsilons of campaign and baseline differ by at most one per cent."""
     campaign_epsilon, baseline_epsilon = (
-        finite(result.certificate.epsilon),
-        finite(baseline.baseline.epsilon),
+        finite_or_none(result.certificate.epsilon),
+        finite_or_none(baseline.baseline.epsilon),
     )
     return (
         campaign_epsilon is not None
@@ -201,7 +201,7 @@ def over_budget_notice(result: SimulationResult) -> str:
     """Return a warning that epsilon exceeds the budget; empty if it does not."""
     if result.within_budget:
         return ""
-    epsilon = finite(result.certificate.epsilon)
+    epsilon = finite_or_none(result.certificate.epsilon)
     bound = "no bound on ε is known" if epsilon is None else f"it has {_epsilon(epsilon)}"
     return (
         f"Over its budget: {bound}, and the budget is"
@@ -239,7 +239,7 @@ def _metric_sentence(result: SimulationResult) -> str:
 
 def guarantee_sentence(certificate: Certificate) -> str:
     """State the guarantee of a certificate in one sentence, with e^epsilon rounded up."""
-    epsilon = finite(certificate.epsilon)
+    epsilon = finite_or_none(certificate.epsilon)
     if epsilon is None:
         return "No bound on ε is known for this campaign, so nothing is guaranteed to its clients."
     factor = f"at most a factor of {rounded_up(math.exp(min(epsilon, 700.0)))}"
@@ -291,7 +291,7 @@ def comparison_sentence(result: SimulationResult) -> str:
 
 def budget_sentence(result: SimulationResult) -> str:
     """Compare the epsilon of the certificate with the budget."""
-    epsilon, budget = finite(result.certificate.epsilon), result.campaign.budget.epsilon
+    epsilon, budget = finite_or_none(result.certificate.epsilon), result.campaign.budget.epsilon
     start = "Each release adds to ε. The curve shows ε if the campaign stops after a slot."
     if epsilon is None:
         return start
@@ -324,7 +324,7 @@ def certificate_lines(certificate: Certificate) -> list[str]:
 def _epsilon_sentence(certificate: Certificate) -> str:
     """State the proven upper bound on epsilon and, if there is one, the lower bound."""
     upper = f"{_epsilon(certificate.epsilon)} is proven (rounded up)"
-    lower = finite(certificate.epsilon_lower)
+    lower = finite_or_none(certificate.epsilon_lower)
     if lower is None or lower == 0.0:
         return f"{upper}."
     design_name = certificate.epsilon_lower_of

@@ -50,7 +50,7 @@ def _marked_label(run: SimulationResult, keys: Sequence[str]) -> str:
 
 
 def _value_text(value: object) -> str:
-    return str(value) if sentences.finite(value) is None else sentences.rounded(value)
+    return str(value) if sentences.finite_or_none(value) is None else sentences.rounded(value)
 
 
 def _colours(runs: Sequence[SimulationResult]) -> list[str]:
@@ -186,7 +186,9 @@ def _setting_plot(
     ]
     if len(runs_with_metric) < 2:
         return None
-    values_of_key = [sentences.finite(run.settings.get(keys[0])) for run, _, _ in runs_with_metric]
+    values_of_key = [
+        sentences.finite_or_none(run.settings.get(keys[0])) for run, _, _ in runs_with_metric
+    ]
     spreads = [(run.spread or {}).get(metric) for run, _, _ in runs_with_metric]
     xs = [x for x in values_of_key if x is not None]
     if len(keys) == 1 and len(xs) == len(runs_with_metric):
