@@ -214,9 +214,9 @@ def _noise_assumptions(design: Design, curious: int) -> Iterator[str]:
                 yield (
                     "noise is correlated across slots: a total contains the sums of at most"
                     f" {randomizer.strategy.bands - 1:,} slots before it in the same campaign, with"
-                    " public coefficients whose squares sum to at most 1; the server draws new noise"
-                    " in every slot of every campaign, and keeps the noise and the sums without"
-                    " noise secret"
+                    " public coefficients whose squares sum to at most 1; the server draws new"
+                    " noise in every slot of every campaign, and keeps the noise and the sums"
+                    " without noise secret"
                 )
             return
         if not averaged:

@@ -45,8 +45,8 @@ PAGE_TYPES = {".css": "text/css", ".js": "text/javascript"}
 PAGE_FILES = {path.name: path for path in PAGE_FOLDER.iterdir() if path.suffix in PAGE_TYPES}
 """Maps the name of each style sheet and script to its path.
 
-Besides these files, only ``index.html`` and ``plan.html`` are served. A name from a request is never
-used as a path.
+Besides these files, only ``index.html`` and ``plan.html`` are served. A name from a request is
+never used as a path.
 """
 
 PLAN_LINK = '<a class="to-plan" href="plan">Plan a campaign</a>'
