@@ -15,7 +15,7 @@ from checkins.protocol.model_update import ModelUpdate
 from checkins.protocol.report import Report, ReportChecks
 from checkins.protocol.rules import Filling, Rules
 from checkins.protocol.slot import (
-    SLOT,
+    SLOT_MACHINE,
     Acknowledge,
     AcknowledgeReport,
     CheckedIn,
@@ -55,11 +55,11 @@ def slot_with(clients: int, rules: Rules = RULES, number: int = 5) -> Slot:
         CheckedIn(number, chr(97 + i), f"r{chr(97 + i)}", has_participated=False)
         for i in range(clients)
     ]
-    return SLOT.replay(Slot(number, rules), events)
+    return SLOT_MACHINE.replay(Slot(number, rules), events)
 
 
 def training(clients: int, draws: tuple[int, ...] = (), rules: Rules = RULES) -> Slot:
-    return SLOT.replay(slot_with(clients, rules), [Choose(5, draws), ChoiceRecorded(5)])
+    return SLOT_MACHINE.replay(slot_with(clients, rules), [Choose(5, draws), ChoiceRecorded(5)])
 
 
 @pytest.mark.parametrize("here", range(6))
@@ -80,7 +80,7 @@ def test_who_came_first_does_not_matter() -> None:
     there = Slot(5, RULES)
     arrivals = [CheckedIn(5, name, f"r{name}", has_participated=False) for name in "abcd"]
     chosen = {
-        step(SLOT.replay(there, order), Choose(5, (2, 0)))[0].chosen_receipts
+        step(SLOT_MACHINE.replay(there, order), Choose(5, (2, 0)))[0].chosen_receipts
         for order in permutations(arrivals)
     }
     assert chosen == {("rc", "ra")}
@@ -254,7 +254,7 @@ def test_noise_at_the_server_is_added_even_to_an_empty_slot() -> None:
 
 
 def test_a_warm_up_takes_check_ins_and_uses_none() -> None:
-    slot = SLOT.replay(
+    slot = SLOT_MACHINE.replay(
         Slot(1, RULES),
         [CheckedIn(1, "a", "ra", has_participated=False), Choose(1, ()), ChoiceRecorded(1)],
     )
