@@ -63,6 +63,13 @@ _NO_LEAK_BY_REASON: dict[str, tuple[str, ...]] = {
         "a-band-too-few",
         "reads-of-two-moments",
     ),
+    "it changes which noise a plan proposes; the certificate of the plan is computed for it": (
+        "bands-for-many-runs",
+    ),
+    "a simulation releases nothing about clients; the protocol that runs is the state machines'": (
+        "simulated-noise-of-the-run-before",
+        "average-of-the-warm-up",
+    ),
     "a client that is answered too early may lose its one participation; it reveals nothing": (
         "acknowledged-before-durable",
     ),

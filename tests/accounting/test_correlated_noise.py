@@ -483,7 +483,10 @@ def test_kinds_filters_and_curious_clients_are_covered() -> None:
 
 def test_the_assumptions_say_that_noise_is_correlated_and_what_stays_secret() -> None:
     found = certify(DESIGN, delta=1e-4, adjacency=Adjacency.ADD_REMOVE)
-    assert any("correlated" in line and "keeps it secret" in line for line in found.assumptions)
+    assert any(
+        "correlated" in line and "keeps the noise and the sums" in line
+        for line in found.assumptions
+    )
     assert "poisson" not in {other.method for other in found.alternatives}
 
 

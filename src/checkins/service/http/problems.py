@@ -204,7 +204,9 @@ def _allowed_methods(request: Request) -> set[str]:
     methods: set[str] = set()
     for route in request.app.routes:
         if route.matches(request.scope)[0] is not Match.NONE:
-            methods |= getattr(route, "allowed", None) or getattr(route, "methods", None) or set()
+            methods |= (
+                getattr(route, "accepted_methods", None) or getattr(route, "methods", None) or set()
+            )
     return methods
 
 
