@@ -25,6 +25,8 @@ LEFT_TO_SOAK = {
         "resume_ends_bit_identical[1]",
     ),
     "tests/examples/test_demo.py": ("leaves_nothing_running[2]",),
+    # on a busy machine, the checkpoint of this bug may come when its reader has left
+    "tests/tools/test_mutants.py": ("is_noticed[reader-holds-writers]",),
     "tests/audit/test_leak_mutants.py": (
         "is_contradicted[closed-slot-remembers]",
         "is_contradicted[clip-left-out]",
