@@ -240,9 +240,8 @@ def _bounds_after_charges(
         bounds = _require_finite(mechanism.bounds(share), mechanism.designs, delta)
         least_epsilon = max(least_epsilon, best_bound(bounds).epsilon.upper)
         if charges_fit(share, least_epsilon):
-            if (
-                exposure > 0.0
-            ):  # the charge may be large, so it is worth searching for a better share
+            # With curious clients, the charge may be large, so a better share is worth a search.
+            if exposure > 0.0:
                 return _improved_bounds(mechanism, bounds, delta, variation, exposure)
             return bounds
     raise total_variation.delta_exhausted(delta, variation, exposure, curious=curious)
