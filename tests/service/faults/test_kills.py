@@ -66,26 +66,29 @@ def judge(ordeal_of: Callable[[float], KillCampaign]) -> None:
     raise AssertionError(f"too little happened: {dict(ordeal.kills)} kills, {findings}")
 
 
-@pytest.mark.slow
-def test_nothing_is_lost_or_counted_twice_on_sqlite(tmp_path: Path, start_s: float) -> None:
+def judge_on_sqlite(tmp_path: Path, start_s: float, *, correlated: bool = False) -> None:
+    """Judge kills of one coordinator. Without correlated noise, its process is a new command."""
+
     def ordeal(slower: float) -> KillCampaign:
         folder = tmp_path / f"{slower}"
         folder.mkdir()
         store = f"sqlite:///{folder}/store.db"
-        return KillCampaign(plan(start_s, slower), folder, store, start_s=start_s, real=True)
+        campaign = plan(start_s, slower, correlated=correlated)
+        return KillCampaign(campaign, folder, store, start_s=start_s, real=SOAK or not correlated)
 
     judge(ordeal)
 
 
-@pytest.mark.slow
-def test_nothing_is_lost_or_counted_twice_with_three_workers_on_postgresql(
-    tmp_path: Path, start_s: float, postgres: Postgres
+def judge_on_postgresql(
+    tmp_path: Path, start_s: float, postgres: Postgres, *, correlated: bool = False
 ) -> None:
+    """Judge kills of three workers and of the database."""
+
     def ordeal(slower: float) -> KillCampaign:
         folder = tmp_path / f"{slower}"
         folder.mkdir()
         return KillCampaign(
-            plan(start_s, slower, workers=3),
+            plan(start_s, slower, workers=3, correlated=correlated),
             folder,
             postgres.create(),
             workers=3,
@@ -97,17 +100,22 @@ def test_nothing_is_lost_or_counted_twice_with_three_workers_on_postgresql(
 
 
 @pytest.mark.slow
+def test_nothing_is_lost_or_counted_twice_on_sqlite(tmp_path: Path, start_s: float) -> None:
+    judge_on_sqlite(tmp_path, start_s)
+
+
+@pytest.mark.slow
+def test_nothing_is_lost_or_counted_twice_with_three_workers_on_postgresql(
+    tmp_path: Path, start_s: float, postgres: Postgres
+) -> None:
+    judge_on_postgresql(tmp_path, start_s, postgres)
+
+
+@pytest.mark.slow
 def test_no_noise_is_used_twice_and_no_sum_forgotten_on_sqlite(
     tmp_path: Path, start_s: float
 ) -> None:
-    def ordeal(slower: float) -> KillCampaign:
-        folder = tmp_path / f"{slower}"
-        folder.mkdir()
-        store = f"sqlite:///{folder}/store.db"
-        campaign = plan(start_s, slower, correlated=True)
-        return KillCampaign(campaign, folder, store, start_s=start_s)
-
-    judge(ordeal)
+    judge_on_sqlite(tmp_path, start_s, correlated=True)
 
 
 @pytest.mark.slow
@@ -115,16 +123,4 @@ def test_no_noise_is_used_twice_and_no_sum_forgotten_on_sqlite(
 def test_no_noise_is_used_twice_and_no_sum_forgotten_with_three_workers_on_postgresql(
     tmp_path: Path, start_s: float, postgres: Postgres
 ) -> None:
-    def ordeal(slower: float) -> KillCampaign:
-        folder = tmp_path / f"{slower}"
-        folder.mkdir()
-        return KillCampaign(
-            plan(start_s, slower, workers=3, correlated=True),
-            folder,
-            postgres.create(),
-            workers=3,
-            database=postgres,
-            start_s=start_s,
-        )
-
-    judge(ordeal)
+    judge_on_postgresql(tmp_path, start_s, postgres, correlated=True)
