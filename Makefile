@@ -7,12 +7,14 @@ WORKERS ?= 4
 
 BIN := .venv/bin
 INSTALLED := .venv/.installed
+# Flower needs older packages than the rest, so its tests run in an environment of their own.
+FLOWER := .venv-flower/.installed
 
 # Tests start hundreds of Python processes. With bytecode files, each module is compiled only once.
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check collect format lint types imports links generated figures browser postgres test fast soak extras package tagged sbom vulnerabilities mutants leaks demo docs bench clean
+.PHONY: help setup check collect format lint types imports links generated figures browser postgres flower test fast soak extras package tagged sbom vulnerabilities mutants leaks demo docs bench clean
 
 help:
 	@sed -n 's/^\([a-z]*\):[^#]*## \(.*\)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 24
@@ -23,6 +25,12 @@ $(INSTALLED): pyproject.toml constraints/dev.txt
 	@echo "Installing into .venv (once, and whenever the dependencies change) ..."
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	@$(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints/dev.txt -e '.[dev]'
+	@touch $@
+
+$(FLOWER): pyproject.toml constraints/flower.txt $(INSTALLED)
+	@echo "Installing Flower into .venv-flower (once, and whenever the dependencies change) ..."
+	@test -x .venv-flower/bin/python || $(BIN)/python -m venv .venv-flower
+	@.venv-flower/bin/python -m pip install -qq --disable-pip-version-check --no-compile -c constraints/flower.txt -e '.[dev-flower]'
 	@touch $@
 
 setup: $(INSTALLED)  ## create .venv from the pinned versions and install git hooks
@@ -48,9 +56,13 @@ browser:  ## find chromium for the tests of pages, or install it
 postgres:  ## find PostgreSQL for the tests of the service, or install it
 	@bash tools/postgres.sh
 
-test: $(INSTALLED) browser postgres  ## make check, then all tests; warnings are errors
+flower: $(FLOWER)  ## the tests of checkins.flower, in an environment of their own
+	@.venv-flower/bin/pytest -q -n $(JOBS) tests/flower src/checkins/flower
+
+test: $(INSTALLED) $(FLOWER) browser postgres  ## make check, then all tests; warnings are errors
 	@$(MAKE) --no-print-directory --jobs=$(JOBS) collect $(CHECKS)
 	@$(BIN)/pytest -q -n $(WORKERS)
+	@$(MAKE) --no-print-directory flower
 
 fast: $(INSTALLED)  ## the fast tests of campaigns, ledgers, machines and accountant, in half a minute
 	@HYPOTHESIS_PROFILE=fast $(BIN)/pytest -q -n $(JOBS) -m "not slow" tests/campaign tests/ledger tests/protocol tests/accounting
@@ -59,6 +71,7 @@ soak: $(INSTALLED) browser postgres  ## long tests: 10,000 histories, 200 kills,
 	@CHECKINS_SEEDS=10000 HYPOTHESIS_PROFILE=soak $(BIN)/pytest -q -n $(WORKERS) tests/protocol tests/randomizers
 	@CHECKINS_SOAK=1 HYPOTHESIS_PROFILE=soak $(BIN)/pytest -q tests/client tests/service
 	@CHECKINS_SOAK=1 $(BIN)/pytest -q -n $(WORKERS) tests/accounting tests/planning tests/simulation tests/tasks tests/cli tests/examples tests/audit tests/golden tests/tools tests/package
+	@CHECKINS_SOAK=1 $(MAKE) --no-print-directory flower
 	@$(MAKE) --no-print-directory extras
 
 extras: $(INSTALLED)  ## install each extra alone in a fresh environment and try it, in some minutes
@@ -95,5 +108,5 @@ bench: $(INSTALLED)  ## compare with alternatives and write bench/RESULTS.md
 	@$(BIN)/python -m bench
 
 clean:  ## remove .venv, caches and outputs
-	@rm -rf .venv out build dist .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+	@rm -rf .venv .venv-flower out build dist .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
 	@find src tests tools examples bench -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true

@@ -12,6 +12,7 @@ import shutil
 import tempfile
 from collections import Counter
 from collections.abc import Generator, Iterable
+from importlib.util import find_spec
 from itertools import chain, zip_longest
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,8 @@ from tests.soak import LEFT_TO_SOAK, ONE_IN_THREE, SOAK
 
 FOLDER = pytest.StashKey[Path]()
 TESTS = Path(__file__).parent / "tests"
+# Flower has an environment of its own (`make flower`), and is in no other.
+collect_ignore = [] if find_spec("flwr") else ["tests/flower", "src/checkins/flower"]
 BUG_IS_PLANTED = os.environ.get("HYPOTHESIS_PROFILE") == "mutants"
 
 SPLIT = (

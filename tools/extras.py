@@ -152,7 +152,11 @@ TRIALS: dict[str, tuple[Trial, ...]] = {
     ),
     "sim": (Trial("simulate", code=SIMULATE), NO_COMMANDS),
     "ray": (Trial("import", code="import ray, checkins.simulation.workers"), NO_COMMANDS),
-    "flower": (Trial("import", code=f"import flwr\n{CERTIFY}"), NO_COMMANDS),
+    "flower": (
+        Trial("import", code=f"import flwr, checkins.flower\n{CERTIFY}"),
+        NO_SERVICE,
+        NO_SIMULATION,
+    ),
     "all": (
         *COMMANDS,
         Trial("checkins simulate synthetic.toml --out simulation"),

@@ -12,7 +12,7 @@ LINK = re.compile(r"\[[^\]]*\]\((?P<target>[^)\s]+)\)")
 FENCE = re.compile(r"^(?P<ticks>```+).*?^(?P=ticks)$", re.MULTILINE | re.DOTALL)
 INLINE_CODE = re.compile(r"`[^`\n]+`")
 HEADING = re.compile(r"^#+ +(?P<title>.+?) *$", re.MULTILINE)
-SKIPPED = {".venv", ".git", "out", "build", "dist"}
+SKIPPED = {".venv", ".venv-flower", ".git", "out", "build", "dist"}
 
 
 def anchor(title: str) -> str:

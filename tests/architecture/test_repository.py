@@ -136,7 +136,8 @@ def test_constraints_are_plain_pins(file: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("file", "extra"), [("dev", "dev"), ("all", "all"), ("flower", "flower"), ("dev", "bench")]
+    ("file", "extra"),
+    [("dev", "dev"), ("all", "all"), ("flower", "dev-flower"), ("dev", "bench")],
 )
 def test_every_dependency_of_an_environment_is_pinned(file: str, extra: str) -> None:
     assert distributions_of(extra) - pins(file).keys() == set()

@@ -22,7 +22,7 @@ from tools.extras import BASE, TRIALS
 EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"][
     "optional-dependencies"
 ]
-ROLES = EXTRAS.keys() - {"dev", "bench"}
+ROLES = EXTRAS.keys() - {"dev", "dev-flower", "bench"}
 DISTRIBUTION_OF = {
     "attrs": "dp-accounting",
     "jaxlib": "jax",
