@@ -12,7 +12,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from scipy.stats import binom
 
-from checkins.accounting.exact.binomial import ROUND_OFF, fair_shortfall, window
+from checkins.accounting.exact.binomial import ROUND_OFF, half_binomial_put, window
 from checkins.accounting.exact.pure import PureAddRemove, PureCampaign
 
 pytestmark = pytest.mark.slow
@@ -21,7 +21,7 @@ probabilities = st.one_of(st.floats(1e-6, 0.5), st.floats(0.5, 1 - 1e-6), st.jus
 
 
 def shortfall(trials: float, y: float) -> float:
-    return float(fair_shortfall(np.array([float(trials)]), np.array([float(y)]))[0])
+    return float(half_binomial_put(np.array([float(trials)]), np.array([float(y)]))[0])
 
 
 def naive_shortfall(trials: int, y: float) -> mp.mpf:

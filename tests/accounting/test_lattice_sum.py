@@ -16,7 +16,7 @@ from checkins.accounting.exact.lattice_sum import (
     discretise,
     sum_of_bounded,
 )
-from checkins.accounting.exact.report_laws import LaplaceRatio, randomized_response
+from checkins.accounting.exact.report_distributions import LaplaceRatio, randomized_response
 
 local_epsilons = st.floats(0.05, 5.0)
 tolerances = st.sampled_from([1e-15, 1e-6, 1e-3])

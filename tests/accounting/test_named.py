@@ -27,11 +27,11 @@ from checkins.accounting.certificate import (
 )
 from checkins.accounting.exact import campaign_divergence
 from checkins.accounting.exact.named import NamedCampaign, Resolution, mean_of_random_copies
-from checkins.accounting.exact.report_laws import (
-    LaplaceLaw,
+from checkins.accounting.exact.report_distributions import (
+    LaplaceDistribution,
     LaplaceRatio,
     LaplaceReplaceOneRatio,
-    TwoLevelLaw,
+    TwoLevelDistribution,
     privunit,
     randomized_response,
 )
@@ -69,11 +69,11 @@ KNOWN = {
 """By randomizer, capacity, local epsilon and slots: add/remove lower and upper, replace-one."""
 
 
-def law_of(name: str, local_epsilon: float) -> TwoLevelLaw | LaplaceLaw:
+def law_of(name: str, local_epsilon: float) -> TwoLevelDistribution | LaplaceDistribution:
     laws = {
         "binary": lambda: randomized_response(local_epsilon, 2),
         "10-ary": lambda: randomized_response(local_epsilon, 10),
-        "laplace": lambda: LaplaceLaw(local_epsilon),
+        "laplace": lambda: LaplaceDistribution(local_epsilon),
         "privunit": lambda: privunit(local_epsilon, 10**4),
     }
     return laws[name]()
@@ -298,7 +298,7 @@ def test_a_tiny_delta_does_not_make_the_laplace_bounds_cross(
     local_epsilon: float, slots: int
 ) -> None:
     """A client alone among dummies has a privacy loss of half the local epsilon at most."""
-    campaign = NamedCampaign(LaplaceLaw(local_epsilon), slots, 1.0, 1)
+    campaign = NamedCampaign(LaplaceDistribution(local_epsilon), slots, 1.0, 1)
     found = campaign.divergence(ADD_REMOVE, delta=1e-18, cells=None).epsilon(1e-18)
     assert found.lower <= local_epsilon / 2.0 <= found.upper <= local_epsilon
 

@@ -28,7 +28,7 @@ from checkins.accounting import (
     certify,
 )
 from checkins.accounting.exact import campaign_divergence
-from checkins.accounting.exact.campaign_divergence import PlusProbability
+from checkins.accounting.exact.campaign_divergence import WithFailureProbability
 from checkins.accounting.exact.named import NamedCampaign
 from tests.accounting.enumeration import law_of_releases
 
@@ -96,7 +96,7 @@ def test_no_small_protocol_exceeds_its_delta(
         room = replace(campaign, slots_have_room=True).divergence(adjacency, delta=1e-2, cells=160)
         overflow = campaign_divergence._overflow_bound(design)
         assert overflow is not None
-        bound = PlusProbability(room, overflow)
+        bound = WithFailureProbability(room, overflow)
         second = missing if adjacency is ADD_REMOVE else two
         for epsilon in (0.0, 0.2, 0.7):
             growth = math.exp(epsilon)
@@ -128,7 +128,7 @@ def test_the_probability_of_a_full_slot_is_charged_to_delta() -> None:
     design = named(capacity=13, population=Population(1, 2000))
     overflow = campaign_divergence._overflow_bound(design)
     found = campaign_divergence.with_population(design, ADD_REMOVE, delta=3e-4)
-    assert isinstance(found, PlusProbability)
+    assert isinstance(found, WithFailureProbability)
     assert overflow is not None
     assert 1e-4 < found.probability == overflow < 3e-4
     room = found.divergence

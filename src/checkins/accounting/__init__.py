@@ -1,14 +1,14 @@
-"""The privacy accountant computes (epsilon, delta) of a campaign, or parameters for a target.
+"""The privacy accountant: the epsilon of a campaign, or the parameters that meet a target.
 
 Describe a campaign as a ``Design``. ``certify`` returns the smallest epsilon that is proved for it.
-``calibrate`` finds the value of one parameter that meets a target. ``loss_distribution`` returns
-the privacy loss distribution as an object of dp_accounting, and the module ``interop`` exchanges
-more with that library. ``delta_at`` and ``epsilon_at`` are
-faster and less precise, for callers that try many designs. The package ``exact`` holds the exact
-accountant, and ``paper`` holds the bounds as the paper states them.
+``calibrate`` finds the value of one parameter that meets a target. ``delta_at`` and ``epsilon_at``
+are faster and less precise, for callers that try many designs. ``loss_distribution`` returns
+dp_accounting's privacy loss distribution, and the module ``interop`` exchanges other objects with
+that library. The package ``exact`` holds the exact accountant, and ``paper`` holds the bounds as
+the paper states them.
 
-Everything but the description of a campaign needs scipy and is imported on first use, because
-devices read descriptions and compute no epsilon.
+Except for the description of a campaign, everything needs scipy and is imported on first use:
+devices read descriptions, but compute no epsilon.
 """
 
 from typing import TYPE_CHECKING

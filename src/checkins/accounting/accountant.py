@@ -130,10 +130,10 @@ def _certificate(
     exposure: float = 0.0,
     curious: int = 0,
 ) -> Certificate:
-    """Return the certificate of the best bound on epsilon. Its lower bound is for ``mechanism``."""
+    """Return the certificate of the best bound. ``epsilon_lower`` is computed for ``mechanism``."""
     best = best_bound(bounds)
     epsilon = best.epsilon.upper
-    # With curious clients, ``bounds`` is about a less private mechanism: no lower end holds.
+    # With curious clients, ``bounds`` is about a less private mechanism: lower bounds do not hold.
     true_bounds = mechanism.bounds(delta) if curious else bounds
     lower_epsilon = known_lower(true_bounds)
     if variation > 0.0:
@@ -174,7 +174,7 @@ def mechanism_of_lower_bound(designs: Sequence[Design]) -> str:
 
 
 def _has_lower_bound_among_others(design: Design) -> bool:
-    """Return True if the lower bound may be of a client among others, of any number."""
+    """Return True if the lower bound may need any number of other clients."""
     if isinstance(design.randomizer, GaussianNoise):
         is_displaced = design.displaces_clients and not design.has_correlated_noise
         return is_displaced and design.most_clients is None

@@ -143,9 +143,9 @@ def _displacement_bound(design: Design, curious: int) -> float:
 
 
 def _curious_per_slot(design: Design, curious: int, *, most: float) -> tuple[int, float]:
-    """Return an assumed number of curious clients per slot, and the probability of a larger number.
+    """Return a number of curious clients per slot to assume, and the probability of a larger one.
 
-    It is the smallest number for which this probability is at most ``most``.
+    The returned number is the smallest for which this probability is at most ``most``.
     """
     randomizer = design.randomizer
     noise_at_server = isinstance(randomizer, GaussianNoise) and randomizer.at is NoiseAt.SERVER

@@ -169,10 +169,10 @@ def _lower_bound_divergences(
 
 
 def _design_of_lower_bounds(design: Design) -> Design:
-    """Return a design whose divergence some client of ``design`` attains, or is above it.
+    """Return a design whose divergence is at most that of some client of ``design``.
 
-    If the number of clients is declared, the others may be too few to fill slots. Then the client
-    is alone.
+    If the number of clients is declared, there may be too few others to fill slots. Then the result
+    describes a client alone.
     """
     attaining_design = campaign_divergence.attaining_design(design)
     if _may_lack_others(design):
@@ -181,9 +181,9 @@ def _design_of_lower_bounds(design: Design) -> Design:
 
 
 def _may_lack_others(design: Design) -> bool:
-    """Return True if there may be too few other clients to fill slots, as in lower bounds.
+    """Return True if there may be fewer other clients than lower bounds need to fill slots.
 
-    Then only the bound that uses their number has a lower bound.
+    Then only the bound that assumes the declared number of clients has a lower bound.
     """
     has_gaussian_noise = isinstance(design.randomizer, GaussianNoise)
     return has_gaussian_noise and design.displaces_clients and design.most_clients is not None
@@ -192,8 +192,8 @@ def _may_lack_others(design: Design) -> bool:
 def known_lower(bounds: Sequence[Bound]) -> float:
     """Return the largest lower bound on epsilon that holds under the assumptions of all bounds.
 
-    If a number of clients is declared, only bounds that assume it count, because other lower bounds
-    may be of a client among more clients.
+    If a number of clients is declared, only bounds that assume it are used, because the other lower
+    bounds may need more clients.
     """
     with_population = [bound for bound in bounds if bound.method == "exact-population"]
     return max(bound.epsilon.lower for bound in with_population or bounds)
@@ -276,8 +276,8 @@ def _attained_lower_epsilon(
 ) -> float:
     """Return a lower bound on epsilon that holds for some client of the design.
 
-    Return 0 if a coarse grid proves that this lower bound is at most ``known_lower``, a lower
-    bound that the caller already has. None means that the caller has none.
+    ``known_lower`` is a lower bound that the caller already has, or None. Return 0 if a coarse grid
+    proves that the new lower bound is not larger.
     """
     attaining_design = _design_of_lower_bounds(design)
     if attaining_design.participation <= delta:
@@ -360,7 +360,7 @@ def _composition(mechanism: Campaigns) -> Composition:
 def _composed_epsilon(mechanism: Campaigns, delta: float) -> Interval:
     """Return bounds on epsilon by composing the privacy losses of all campaigns.
 
-    The lower bound is of a client that displaces no other client.
+    The lower bound holds for a client that displaces no other client.
     """
     if not mechanism.needs_lower:
         return Interval(0.0, _composition(mechanism).upper_epsilon(delta))

@@ -33,9 +33,9 @@ OF_SOME_RANDOMIZER_AMONG_OTHERS = (
 """Values of ``epsilon_lower_of``: the mechanism for which no epsilon below ``epsilon_lower`` holds.
 
 A specific randomizer, such as randomized response, may satisfy a smaller epsilon, because its dummy
-reports are closer to every report than the local epsilon requires. ``epsilon`` holds whatever slots
-other clients check in to, and so do the designs of lower bounds among other clients. If the others
-draw their slots at random, a smaller epsilon may hold."""
+reports are closer to every report than the local epsilon requires. Lower bounds among other clients
+assume that these check in to the worst slots. If they draw their slots at random, a smaller epsilon
+may hold."""
 
 
 @dataclass(frozen=True, slots=True)

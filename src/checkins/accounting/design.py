@@ -92,7 +92,7 @@ class RandomizerName(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class NamedRandomizer(LocalRandomizer):
-    """A randomizer for which the accountant knows how dummies are drawn, for a smaller epsilon.
+    """A randomizer whose distribution of dummies is known, so that epsilon is smaller.
 
     A dummy is a report without data, which the server draws in place of a missing report. The base
     class stands for any randomizer with the same local epsilon, and any dummies. If a design
@@ -176,7 +176,7 @@ class GaussianNoise:
     With ``NoiseAt.CLIENT``, every report gets this noise. With ``NoiseAt.SERVER``, the sum of a
     slot gets it once. With a ``strategy``, the server correlates the noise of successive slots, and
     this is the deviation of Z_t (see ``NoiseStrategy``). None means independent noise. A strategy
-    that means the same is stored as None.
+    with independent noise is stored as None.
     """
 
     noise_multiplier: float
@@ -397,9 +397,9 @@ class Design:
         return isinstance(self.randomizer, LocalRandomizer) or self.capacity is not None
 
     def has_unrelated_windows(self, adjacency: Adjacency) -> bool:
-        """Return True if a client may draw from other slots if its data are replaced.
+        """Return True if new data may change a client's window, and epsilon depends on this.
 
-        This matters unless the server adds independent noise to the sum of all check-ins.
+        It does not if the server adds independent noise to the sum of all check-ins.
         """
         is_replaced = adjacency is Adjacency.REPLACE_ONE
         matters = self.displaces_clients or self.has_correlated_noise

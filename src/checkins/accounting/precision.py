@@ -179,7 +179,7 @@ def certify_at(
 
 
 def _design_and_overflow(design: Design, *, delta: float, campaigns: int) -> tuple[Design, float]:
-    """Return a design whose delta bounds that of ``design``, and an amount to add to that delta."""
+    """Return a design whose delta, plus the returned number, bounds the delta of ``design``."""
     if _averages_gaussian_reports(design):
         return campaign_divergence.with_known_slot(design), 0.0
     overflow = _charged_overflow(design, delta=delta, campaigns=campaigns)

@@ -48,12 +48,12 @@ class Cap:
 
     @property
     def cap_epsilon(self) -> float:
-        """log((1 − q)/q), the part of ε₀ that pays for a small cap."""
+        """log((1 − q)/q), the part of ε₀ that a small cap uses."""
         return math.log1p(-self.mass) - math.log(self.mass)
 
     @property
     def membership_epsilon(self) -> float:
-        """log(p/(1 − p)), the part of ε₀ that pays for a report that is likely in the cap."""
+        """log(p/(1 − p)), the part of ε₀ that a likely report in the cap uses."""
         return math.log1p(-self.outside) - math.log(self.outside)
 
 

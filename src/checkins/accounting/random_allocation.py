@@ -43,7 +43,7 @@ class StepDraw(StrEnum):
     Every draw is uniform, and independent of the data and of the draws of other examples.
 
     Each epoch: in each of k epochs of m/k steps, an example draws one step.
-    First epoch: an example draws one of the m/k steps of an epoch, and keeps it for all k epochs.
+    First epoch: an example draws one of the m/k steps of an epoch, and uses it in all k epochs.
     Whole run: an example draws k of all m steps, and every set of k steps is equally likely.
     """
 

@@ -108,7 +108,7 @@ class Key:
     aliases: tuple[str, ...] = ()
     attribute_path: str = ""
 
-    def means(self, meaning: str, **documentation: Any) -> Key:
+    def documented(self, meaning: str, **documentation: Any) -> Key:
         """Return the key with its ``meaning``, and optionally a ``comment`` and ``privacy``."""
         return replace(self, meaning=meaning, **documentation)
 
@@ -224,7 +224,7 @@ class NamedStrategy:
         """Return the coefficients. Without a task, gradient descent is assumed.
 
         An average of the models is not part of the workload. The coefficients that are best for the
-        average alone have a higher price, and the model was worse in every simulation at the same
+        average alone give a larger epsilon, and the model was worse in every simulation at the same
         epsilon (docs/experiments.md).
         """
         workload = Workload(slots)

@@ -1,1 +1,1 @@
-"""The exact accountant: bounds on the likelihood ratio of all releases with and without client."""
+"""The exact accountant bounds the likelihood ratio of all releases with and without a client."""

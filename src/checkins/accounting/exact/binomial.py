@@ -76,7 +76,7 @@ def _chernoff_exponent(trials: int, probability: float, count: int) -> float:
     )
 
 
-def fair_shortfall(trials: FloatArray, y: FloatArray) -> FloatArray:
+def half_binomial_put(trials: FloatArray, y: FloatArray) -> FloatArray:
     """Return E(y - B)_+ for B ~ Binomial(trials, 1/2), elementwise.
 
     With j = floor(y) and T = Pr[B <= j], it equals (y - trials/2) T + (trials/4) Pr[B' = j], where
@@ -85,12 +85,12 @@ def fair_shortfall(trials: FloatArray, y: FloatArray) -> FloatArray:
     n = np.maximum(trials, 1.0)
     count = np.clip(np.floor(y), 0.0, n - 1.0)
     tail = betainc(n - count, count + 1.0, 0.5)
-    regular = (y - n / 2) * tail + n / 4 * _fair_mass(n - 1.0, count)
+    regular = (y - n / 2) * tail + n / 4 * _half_binomial_mass(n - 1.0, count)
     inside = np.where(y < 1.0, np.maximum(y, 0.0) * np.exp2(-trials), np.maximum(regular, 0.0))
     return np.where(y >= trials, np.maximum(y - trials / 2, 0.0), inside)
 
 
-def _fair_mass(trials: FloatArray, count: FloatArray) -> FloatArray:
+def _half_binomial_mass(trials: FloatArray, count: FloatArray) -> FloatArray:
     """Return Pr[Binomial(trials, 1/2) = count] by Loader's saddle-point form.
 
     In this form, no large logarithms cancel.

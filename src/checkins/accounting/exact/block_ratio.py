@@ -30,7 +30,7 @@ from checkins.accounting.exact.grid_distribution import (
     discretise_up,
     sum_of,
 )
-from checkins.accounting.exact.report_laws import DiscreteRatio
+from checkins.accounting.exact.report_distributions import DiscreteRatio
 from checkins.accounting.exact.slot_ratio import (
     DEVIATES,
     AttainedRatio,
@@ -51,7 +51,7 @@ _QUANTILE_CELLS = 600
 class ScaledGaussians:
     """A shifted Gaussian's ratio ``common``, multiplied by an independent value of ``scales``.
 
-    The product is 0 with probability ``zero_mass``. ``excess`` is the mean that was lost by capping
+    The product is 0 with probability ``zero_mass``. ``excess`` is how much the mean fell by capping
     large scales.
 
     Theorem:     docs/theory/correlated-noise.md, "Blocks".

@@ -30,7 +30,7 @@ from checkins.accounting.design import (
     RandomizedResponseReports,
     WakeTimes,
 )
-from checkins.accounting.exact import report_laws
+from checkins.accounting.exact import report_distributions
 from checkins.accounting.exact.correlated_noise import CorrelatedCampaign
 from checkins.accounting.exact.dominating_pair import NO_LOSS, DominatingPair, from_curve
 from checkins.accounting.exact.full_slots import FewFullSlots, FullSlots
@@ -39,8 +39,8 @@ from checkins.accounting.exact.grid_distribution import CELLS, MIN_TOLERANCE, Ro
 from checkins.accounting.exact.named import NamedCampaign
 from checkins.accounting.exact.pure import PureCampaign, PureReplaceOne
 from checkins.accounting.exact.pure_capacity import PureCapacityCampaign
-from checkins.accounting.exact.report_laws import LaplaceLaw, TwoLevelLaw
-from checkins.accounting.exact.unrelated_windows import ThroughAbsence, UnrelatedWindows
+from checkins.accounting.exact.report_distributions import LaplaceDistribution, TwoLevelDistribution
+from checkins.accounting.exact.unrelated_windows import RemovalThenAddition, UnrelatedWindows
 from checkins.accounting.paper.occupancy import overflow_probability
 from checkins.accounting.solve import Divergence, Interval, TightestBounds, crossing
 from checkins.errors import NotCovered
@@ -73,8 +73,8 @@ def _divergence_with_unrelated_windows(
     rounding = Rounding.near(delta, side=Side.UP, cells=cells or CELLS, runs=2)
     campaign = campaign_of(design)
     if isinstance(campaign, CorrelatedCampaign):
-        return ThroughAbsence(campaign.pair(rounding, delta=delta))
-    through_absence = ThroughAbsence(campaign.pair(rounding))
+        return RemovalThenAddition(campaign.pair(rounding, delta=delta))
+    through_absence = RemovalThenAddition(campaign.pair(rounding))
     randomizer = design.randomizer
     if isinstance(randomizer, GaussianNoise):
         return through_absence
@@ -117,8 +117,8 @@ def campaign_of(
             randomizer.local_epsilon, design.population.fewest if design.population else 1, 1.0
         )
     if design.named_randomizer is not None and design.capacity is not None:
-        law = _report_law(design.named_randomizer)
-        return NamedCampaign(law, design.drawable_slots, design.participation, design.capacity)
+        report = _report_distribution(design.named_randomizer)
+        return NamedCampaign(report, design.drawable_slots, design.participation, design.capacity)
     if design.capacity is not None and design.capacity > 1:
         return PureCapacityCampaign(
             randomizer.local_epsilon, design.drawable_slots, design.participation, design.capacity
@@ -126,14 +126,14 @@ def campaign_of(
     return PureCampaign(randomizer.local_epsilon, design.drawable_slots, design.participation)
 
 
-def _report_law(randomizer: NamedRandomizer) -> TwoLevelLaw | LaplaceLaw:
+def _report_distribution(randomizer: NamedRandomizer) -> TwoLevelDistribution | LaplaceDistribution:
     match randomizer:
         case RandomizedResponseReports(local_epsilon=local_epsilon, categories=categories):
-            return report_laws.randomized_response(local_epsilon, categories)
+            return report_distributions.randomized_response(local_epsilon, categories)
         case LaplaceReports(local_epsilon=local_epsilon):
-            return LaplaceLaw(local_epsilon)
+            return LaplaceDistribution(local_epsilon)
         case PrivUnitReports(local_epsilon=local_epsilon, dimension=dimension):
-            return report_laws.privunit(local_epsilon, dimension)
+            return report_distributions.privunit(local_epsilon, dimension)
     raise NotCovered("randomizer", type(randomizer).__name__, "its dummies are not known")
 
 
@@ -233,7 +233,7 @@ class UnlessOverflow:
 
 
 @dataclass(frozen=True, slots=True)
-class PlusProbability:
+class WithFailureProbability:
     """A divergence that holds except with a ``probability``, which is added to delta."""
 
     divergence: Divergence
@@ -280,9 +280,9 @@ def with_population(
 
 
 def _full_slots(design: Design) -> FullSlots:
-    """Return bounds on the number of slots that other clients fill, of those of one client.
+    """Return bounds on how many of the slots of one client are full with other clients.
 
-    Clients that may check in to some slot of a client's window wake in two windows.
+    A client checks in to a slot of this window only if it wakes in one of two windows.
     """
     clients = design.most_clients or 1
     most_others = [] if design.population is None else [design.population.most - 1]
@@ -307,7 +307,9 @@ def _named_with_population(
     if probability is None or probability >= delta or design.has_unrelated_windows(adjacency):
         return None
     with_room = replace(campaign, slots_have_room=True)
-    return PlusProbability(with_room.divergence(adjacency, delta=delta, cells=cells), probability)
+    return WithFailureProbability(
+        with_room.divergence(adjacency, delta=delta, cells=cells), probability
+    )
 
 
 def uncapped(design: Design) -> Design:
@@ -445,7 +447,7 @@ def _cached_pair(
 ) -> DominatingPair:
     """Return the pair of a campaign whose curve takes a second to compute.
 
-    A ledger composes the same campaign with others again and again.
+    A ledger composes the same campaign with others many times.
     """
     if adjacency is Adjacency.ADD_REMOVE:
         return campaign.pair(rounding)

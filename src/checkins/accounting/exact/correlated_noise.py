@@ -41,14 +41,14 @@ from checkins.accounting.exact.slot_blocks import (
 from checkins.accounting.noise_strategy import NoiseStrategy
 from checkins.accounting.solve import DeltaBounds, Divergence, Interval, TightestBounds, crossing
 
-_MOST_PARTS, _WORTH_TRYING = 3, 1.01
-"""Largest number of groupings whose exact bounds are computed, and the largest estimate of their
-epsilons relative to the smallest."""
-_NEARLY_WHOLE = 0.95
-"""Smallest share of the slots of a run for which the bounds for the whole run are tried, too."""
+_MAX_GROUPINGS, _MAX_ESTIMATE_RATIO = 3, 1.01
+"""Largest number of groupings whose exact bounds are computed, and the largest ratio of their
+estimated epsilon to the smallest estimate."""
+_MIN_SHARE_OF_RUN = 0.95
+"""If a run has at least this share of all slots, the bounds for all slots are tried, too."""
 _MOST_DELTA = 1e-2
 """Largest delta at which the groupings of a single run are compared, to compose several runs."""
-_LOWER_SIZES = (*range(1, 17), 20, 24, 28, 32)
+_LOWER_BOUND_SIZES = (*range(1, 17), 20, 24, 28, 32)
 """Numbers of slots per block that a search for a lower bound tries."""
 _PARTICIPATION_BITS, _LOWER_PRECISION = 40, 1e-4
 """Number of binary digits to which a participation is rounded up, and the relative precision of the
@@ -80,7 +80,7 @@ class CorrelatedCampaign:
     ) -> Divergence:
         """Return bounds on the divergence. ``cells`` is as in ``GaussianCampaign``.
 
-        The groupings are good at ``grouping_delta``. None means at ``delta``.
+        The groupings are chosen for ``grouping_delta``. None means ``delta``.
         """
         uppers = tuple(
             part.divergence(adjacency, delta=delta, cells=cells)
@@ -90,10 +90,10 @@ class CorrelatedCampaign:
         return TightestBounds(uppers, (lower,), _LOWER_PRECISION)
 
     def delta_of_run(self, delta: float, rounding: Rounding) -> float:
-        """Return the delta at which a run matters if it is composed with others at ``delta``.
+        """Return the delta at which a run must be accurate if runs are composed at ``delta``.
 
-        It is larger than ``delta``, because the privacy losses of runs add up. The number of runs
-        is that for which ``rounding`` was chosen.
+        The result is larger than ``delta``, because the privacy losses of runs add up. ``rounding``
+        was chosen for the number of runs.
         """
         runs = max(1.0, TAIL_SHARE * delta / rounding.tolerance)
         of_run = float(ndtr(ndtri(min(delta, 0.5)) / math.sqrt(runs)))
@@ -102,7 +102,7 @@ class CorrelatedCampaign:
     def pair(self, rounding: Rounding, *, delta: float) -> DominatingPair:
         """Return the dominating pair of all releases with the client and without the client.
 
-        It is good for composing runs at ``delta``.
+        It is accurate for composing runs at ``delta``.
         """
         delta_of_run = self.delta_of_run(delta, rounding)
         if rounding.side is Side.DOWN:
@@ -118,7 +118,7 @@ class CorrelatedCampaign:
         """
         parts = self._best_parts(delta)
         whole = math.floor(self.slots / self.participation * (1.0 + 1e-12))
-        if self.slots < whole <= self.slots / _NEARLY_WHOLE:
+        if self.slots < whole <= self.slots / _MIN_SHARE_OF_RUN:
             # In the sliding protocol, ``rows`` may exceed the slots of a window.
             rows = max(self.rows, min(self.strategy.bands, whole))
             longer = replace(self, slots=whole, rows=rows, participation=1.0)
@@ -136,11 +136,11 @@ class CorrelatedCampaign:
         # With a capacity, the update of a displaced client may be opposite to the client's update.
         noise = self.noise if self.capacity is None else self.noise / 2.0
         estimates = estimated_epsilons(firsts, noise=noise, delta=delta)
-        order = estimates.argsort(kind="stable")[:_MOST_PARTS]
+        order = estimates.argsort(kind="stable")[:_MAX_GROUPINGS]
         return [
             candidates[index]
             for index in order
-            if estimates[index] <= _WORTH_TRYING * estimates[order[0]]
+            if estimates[index] <= _MAX_ESTIMATE_RATIO * estimates[order[0]]
         ]
 
     def parts_of(self, grouping: Grouping) -> Iterator[Part]:
@@ -163,7 +163,7 @@ class CorrelatedCampaign:
             yield from self._part(grouping, parts)
 
     def _part(self, grouping: Grouping, parts: list[tuple[float, int, float]]) -> Iterator[Part]:
-        """Yield the mean of bounds, given by weight, number of blocks and participation."""
+        """Yield a weighted mean of bounds. ``parts`` has weights, blocks and participations."""
         blocks = []
         for _, count, participation in parts:
             spread = spread_of(self.strategy, self.rows, grouping, count)
@@ -280,7 +280,7 @@ class LowerBound:
     def _candidates(self) -> Iterator[Blocks]:
         slots, rows = self._correlated.slots, self._correlated.rows
         while rows:  # with one row, every slot counts
-            for size in _LOWER_SIZES:
+            for size in _LOWER_BOUND_SIZES:
                 spread = lower_spread(self._correlated.strategy, rows, size)
                 count = (slots - rows + 1) // size
                 share = spread.covariance / spread.variance

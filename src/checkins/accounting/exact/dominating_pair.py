@@ -336,7 +336,7 @@ def envelope(pairs: Sequence[DominatingPair]) -> DominatingPair:
 
 
 def mixture(weights: Sequence[float], pairs: Sequence[DominatingPair]) -> DominatingPair:
-    """Return the pair of a run that uses one of ``pairs`` at random and tells which."""
+    """Return the pair of a run that uses one of ``pairs`` at random and releases which."""
     if len(pairs) == 1:
         return pairs[0]
     order = np.argsort(np.concatenate([pair.losses for pair in pairs]))

@@ -35,7 +35,7 @@ from checkins.accounting.exact.tilted_sum import (
 _MAX_CAPPED_SHARE = 5.0
 """Largest part of an upper bound that may come from capped values, relative to all other parts."""
 _MAX_ERROR_SHARE = 0.03
-"""Largest share of all errors in an upper bound. If they are larger, doubling is tighter."""
+"""Largest share of an upper bound that may come from errors. Above it, doubling is tighter."""
 _FEW_COPIES, _MAX_ERROR_SHARE_OF_FEW = 100, 0.01
 """The same share for up to ``_FEW_COPIES`` slots, for which doubling is more precise."""
 _MAX_LOWER_ERROR_SHARE = 0.2

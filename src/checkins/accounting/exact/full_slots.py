@@ -34,9 +34,9 @@ from checkins.accounting.exact.grid_distribution import (
 from checkins.accounting.exact.slot_ratio import SlotRatio
 from checkins.accounting.solve import Interval, crossing, first_true
 
-_OFTEN = 0.01
+_SMALLER_COUNT_TAIL = 0.01
 """Probability of more than i full slots, for the smaller number i of full slots."""
-_NEVER = 1e-3
+_LARGER_COUNT_TAIL_SHARE = 1e-3
 """Probability of more than j full slots, relative to delta, for the larger number j."""
 _TAIL_SLACK, _MIN_TAIL = 1.0 + 1e-6, 1e-300  # of incomplete beta functions
 _PRECISION = {Adjacency.ADD_REMOVE: 1e-6, Adjacency.REPLACE_ONE: 2e-4}
@@ -94,7 +94,7 @@ class FullSlots:
 
 
 class FewFullSlots:
-    """Bounds on the divergence if the number of other clients is at most as in ``full_slots``.
+    """Bounds on the divergence if there are at most as many clients as ``full_slots`` assumes.
 
     Theorem:     docs/theory/gaussian.md, "A declared number of clients".
     Neighbours:  add/remove and replace-one.
@@ -112,8 +112,8 @@ class FewFullSlots:
     ) -> None:
         self.campaign, self.adjacency, self.full_slots = campaign, adjacency, full_slots
         self.delta, self.cells = delta, cells
-        often = self.full_slots.quantile(_OFTEN)
-        never = self.full_slots.quantile(_NEVER * delta)
+        often = self.full_slots.quantile(_SMALLER_COUNT_TAIL)
+        never = self.full_slots.quantile(_LARGER_COUNT_TAIL_SHARE * delta)
         self._levels = (often, never) if often < never else (never,)
         self.without_overflow = campaign.uncapped.divergence(adjacency, delta=delta, cells=cells)
 

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 _OUTPUT_CELLS = 3000
 """Number of cells of a slot's output in lower bounds."""
-_REACH = 13.0
+_MAX_DEVIATIONS = 13.0
 """Standard deviations of noise beyond which a slot's output is one cell."""
 _MAX_EPSILON = 200.0  # above it, the values of a replace-one ratio may not fit a double
 _FEW_SLOTS = 1000
@@ -206,7 +206,9 @@ def client_alone(shift: float) -> CellMasses:
 
 
 def _edges(lowest_mean: float, highest_mean: float) -> FloatArray:
-    inner = np.linspace(lowest_mean - _REACH, highest_mean + _REACH, _OUTPUT_CELLS - 1)
+    inner = np.linspace(
+        lowest_mean - _MAX_DEVIATIONS, highest_mean + _MAX_DEVIATIONS, _OUTPUT_CELLS - 1
+    )
     return np.concatenate(([-np.inf], inner, [np.inf]))
 
 

@@ -91,7 +91,7 @@ class LatticeDistribution:
             return self.add(other.coarser(), tolerance=tolerance)
         first, floor = self.first + other.first, self.floor + other.floor
         sums = np.convolve(self.masses, other.masses)
-        mass = distances = 0.0  # of what lies below ``first``, and its distances from ``first``
+        mass = distances = 0.0  # mass below ``first``, and the sum of its distances
         for one, rest in ((self, other), (other, self)):
             if one.floor_mass > 0.0:
                 shifted, missing = one.floor_mass * rest.masses, one.first - one.floor

@@ -2,11 +2,11 @@
 
 A slot releases the sum of K reports. The server fills empty places with dummies, which are reports
 without data. The slot ratio is the likelihood ratio of this sum with and without one client.
-Notation: L_E and L_F are the density ratios of a report to a dummy and to another report, Z_E is
-the replace-one ratio to a dummy (see ``report_laws``), s = ``dummy_share`` is the weight of a
-dummy's distribution in every report's distribution, and w = K/(K+1). Whatever the other reports
-are, the slot ratio of add/remove is, in convex order, below the envelope (the smallest upper bound)
-of two ratios:
+Notation: L_E and L_F are the density ratios of a report to a dummy and to another report. Z_E is
+the replace-one ratio to a dummy (see ``report_distributions``). s = ``dummy_share`` is the weight
+of a dummy's distribution in every report's distribution, and w = K/(K+1). For all other reports,
+the slot ratio of add/remove is, in convex order, below the envelope (the smallest upper bound) of
+two ratios:
 
     the mean of C copies of L_E, with C = 1 + Binomial(K-1, s)   (the client takes a dummy's place),
     1 - w + w (the mean of K copies of L_F)                (the client displaces another client).
@@ -53,7 +53,11 @@ from checkins.accounting.exact.pure_capacity import (
     PureCapacityCampaign,
     quick_divergence,
 )
-from checkins.accounting.exact.report_laws import DiscreteRatio, LaplaceLaw, TwoLevelLaw
+from checkins.accounting.exact.report_distributions import (
+    DiscreteRatio,
+    LaplaceDistribution,
+    TwoLevelDistribution,
+)
 from checkins.accounting.exact.slot_ratio import (
     AttainedRatio,
     DilutedRatio,
@@ -227,7 +231,7 @@ class NamedCampaign:
     of a dummy, and never that of another client.
     """
 
-    law: TwoLevelLaw | LaplaceLaw
+    report: TwoLevelDistribution | LaplaceDistribution
     slots: int
     participation: float
     capacity: int
@@ -240,12 +244,12 @@ class NamedCampaign:
 
     @property
     def local_epsilon(self) -> float:
-        return self.law.local_epsilon
+        return self.report.local_epsilon
 
     @property
     def max_privacy_loss(self) -> float:
         """The largest privacy loss of a report. At this epsilon, delta is 0."""
-        return self.law.local_epsilon
+        return self.report.local_epsilon
 
     @property
     def choice_probability(self) -> float:
@@ -292,24 +296,24 @@ class NamedCampaign:
         if self.computed_capacity > 0:
             named_bound = quick_divergence(campaign, adjacency, delta=delta, cells=cells)
             upper_bounds.insert(0, named_bound)
-        precision = 1e-3 if isinstance(self.law, LaplaceLaw) else 1e-7
+        precision = 1e-3 if isinstance(self.report, LaplaceDistribution) else 1e-7
         return TightestBounds(
             tuple(upper_bounds), self._lower_bounds(adjacency, delta=delta), precision
         )
 
     def _lower_bounds(self, adjacency: Adjacency, *, delta: float) -> tuple[DeltaBounds, ...]:
-        among_dummies, law = self.among_dummies, self.law
+        among_dummies, report = self.among_dummies, self.report
         if among_dummies.slots > MAX_PLACES:
             return ()
-        if isinstance(law, LaplaceLaw):
+        if isinstance(report, LaplaceDistribution):
             single = replace(self, slots=among_dummies.slots, capacity=1)
             return (
                 slot_sum.divergence(single, adjacency, delta=delta, cells=_LOWER_CELLS[adjacency]),
             )
-        add_remove_bound = PureAddRemove(among_dummies, delta=delta, ratio=law.two_point)
+        add_remove_bound = PureAddRemove(among_dummies, delta=delta, ratio=report.two_point)
         if adjacency is Adjacency.ADD_REMOVE:
             return (add_remove_bound,)
-        return add_remove_bound, ThreePointSum(among_dummies, law.three_point, delta=delta)
+        return add_remove_bound, ThreePointSum(among_dummies, report.three_point, delta=delta)
 
     def pair(self, rounding: Rounding) -> DominatingPair:
         """Return the dominating pair of all releases with the client and without the client."""
@@ -334,19 +338,19 @@ class NamedCampaign:
     def _lower_pair(self, rounding: Rounding) -> DominatingPair:
         if self.among_dummies.slots > MAX_PLACES:
             return NO_LOSS
-        if isinstance(self.law, LaplaceLaw):
+        if isinstance(self.report, LaplaceDistribution):
             return slot_sum.pair(
                 replace(self, slots=self.among_dummies.slots, capacity=1), rounding
             )
         exact = PureAddRemove(
-            self.among_dummies, delta=rounding.tolerance, ratio=self.law.two_point
+            self.among_dummies, delta=rounding.tolerance, ratio=self.report.two_point
         )
         return NO_LOSS.compose(exact.pair(), rounding)
 
     def add_remove_ratio(self) -> SlotRatio:
         choice_probability = None if self.slots_have_room else self.choice_probability
         return _add_remove_ratio(
-            self.law, self.computed_capacity, choice_probability, self.is_coarse
+            self.report, self.computed_capacity, choice_probability, self.is_coarse
         )
 
     def replace_one_ratio(self, epsilon: float) -> SlotRatio:
@@ -356,10 +360,10 @@ class NamedCampaign:
         displace_ratio = DiscreteRatio.at(
             (1.0 - b * e, 0.0, b - e), (r, 1.0 - 2.0 * r, r), mean=mean
         )
-        join_ratio = self.law.replace_one_ratio(epsilon)
+        join_ratio = self.report.replace_one_ratio(epsilon)
         if self.computed_capacity > 1:
             join_ratio = mean_of_random_copies(
-                join_ratio, self.computed_capacity, self.law.dummy_share, resolution
+                join_ratio, self.computed_capacity, self.report.dummy_share, resolution
             )
         if self.slots_have_room:
             return join_ratio
@@ -380,12 +384,12 @@ class NamedCampaign:
 
         Return None for a discrete ratio or K > 1. Their lower bounds are computed in other ways.
         """
-        ratio = self.law.against_dummy
+        ratio = self.report.against_dummy
         return None if isinstance(ratio, DiscreteRatio) or self.capacity > 1 else ratio
 
     def attained_replace_one_ratio(self, epsilon: float) -> AttainedRatio | None:
         """Return the replace-one ratio of a client alone in its slot, or None as above."""
-        ratio = self.law.replace_one_ratio(epsilon)
+        ratio = self.report.replace_one_ratio(epsilon)
         return None if isinstance(ratio, DiscreteRatio) or self.capacity > 1 else ratio
 
     def initial_guess(self, delta: float) -> float:
@@ -396,14 +400,17 @@ class NamedCampaign:
 
 @lru_cache(maxsize=64)
 def _add_remove_ratio(
-    law: TwoLevelLaw | LaplaceLaw, capacity: int, choice_probability: float | None, is_coarse: bool
+    report: TwoLevelDistribution | LaplaceDistribution,
+    capacity: int,
+    choice_probability: float | None,
+    is_coarse: bool,
 ) -> SlotRatio:
     """Return the slot ratio. If ``choice_probability`` is None, no slot is full."""
     resolution = _COARSE_RESOLUTION if is_coarse else _ADD_REMOVE_RESOLUTION
-    join_ratio: SlotRatio = law.against_dummy
-    displace_ratio: SlotRatio = law.against_report
+    join_ratio: SlotRatio = report.against_dummy
+    displace_ratio: SlotRatio = report.against_report
     if capacity > 1:
-        join_ratio = mean_of_random_copies(join_ratio, capacity, law.dummy_share, resolution)
+        join_ratio = mean_of_random_copies(join_ratio, capacity, report.dummy_share, resolution)
     if choice_probability is None:
         return join_ratio
     if capacity > 1:

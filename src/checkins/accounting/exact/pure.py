@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from checkins.accounting.design import Adjacency
-from checkins.accounting.exact.binomial import ROUND_OFF, fair_shortfall, window
+from checkins.accounting.exact.binomial import ROUND_OFF, half_binomial_put, window
 from checkins.accounting.exact.dominating_pair import NO_LOSS, DominatingPair, from_ratios
 from checkins.accounting.exact.grid_distribution import Rounding
 from checkins.accounting.exact.slot_ratio import FloatArray
@@ -254,7 +254,7 @@ class ThreePointSum:
         step = p0 * (up - down) / m
         offset = p0 * middle - (1.0 - p0) * math.expm1(epsilon)
         y = offset / step + drift_counts * (up - middle) / (up - down) + (trials - drift_counts) / 2
-        return step * float(self._masses @ fair_shortfall(trials, y))
+        return step * float(self._masses @ half_binomial_put(trials, y))
 
     def _values(self, epsilon: float) -> tuple[float, float, float]:
         e, point = math.exp(epsilon), self.point

@@ -25,11 +25,11 @@ from scipy.special import gammaln
 
 from checkins.accounting.design import Adjacency
 from checkins.accounting.exact import slot_sum
-from checkins.accounting.exact.binomial import fair_shortfall, window
+from checkins.accounting.exact.binomial import half_binomial_put, window
 from checkins.accounting.exact.dominating_pair import NO_LOSS, DominatingPair
 from checkins.accounting.exact.grid_distribution import TAIL_SHARE, Rounding, Side
 from checkins.accounting.exact.pure import PureCampaign
-from checkins.accounting.exact.report_laws import DiscreteRatio
+from checkins.accounting.exact.report_distributions import DiscreteRatio
 from checkins.accounting.exact.slot_ratio import (
     DEVIATES,
     AttainedRatio,
@@ -92,7 +92,7 @@ def stop_loss_upper_bounds(gains: FloatArray, local_epsilon: float, capacity: in
     fewest, most = totals.counts[starts], totals.counts[ends]
     one_minus_k = (growth - gains) / (growth * (2.0 + gains))  # 1 - k, without cancellation
     level = (most - fewest) / 2.0 + np.multiply.outer(one_minus_k, fewest)
-    shortfall = fair_shortfall(np.broadcast_to(most, level.shape), level)
+    shortfall = half_binomial_put(np.broadcast_to(most, level.shape), level)
     return np.asarray(growth * (2.0 + gains) / capacity * (shortfall @ masses))
 
 

@@ -84,7 +84,7 @@ def spread_of(strategy: NoiseStrategy, rows: int, grouping: Grouping, blocks: in
 
 @lru_cache(maxsize=4096)
 def _spread_of_single_slots(strategy: NoiseStrategy, rows: int, period: int, slots: int) -> Spread:
-    """Return the spread of single slots: gamma_0 plus those at multiples of the period.
+    """Return the spread of single slots: gamma_0 plus gamma at multiples of the period.
 
     A slot in the middle has the largest sum, because gamma does not increase.
     """
@@ -124,7 +124,7 @@ def _spread_of_blocks(
 
 
 def _on_circle(columns: FloatArray, length: int) -> FloatArray:
-    """Return columns of ``length`` rows, to which all rows beyond are added in turn."""
+    """Wrap columns around to ``length`` rows: row i sums rows i, i + length, and so on."""
     folded = np.zeros((len(columns), length))
     for start in range(0, columns.shape[1], length):
         part = columns[:, start : start + length]
@@ -135,7 +135,7 @@ def _on_circle(columns: FloatArray, length: int) -> FloatArray:
 def lower_spread(strategy: NoiseStrategy, rows: int, slots_per_block: int) -> Spread:
     """Return lower bounds on the variances and covariances of consecutive slots.
 
-    All of them are visible in at least ``rows`` releases, or the bands if those are fewer.
+    Each slot is visible in at least ``rows`` releases, or in as many releases as there are bands.
 
     Rounding:    down.
     """

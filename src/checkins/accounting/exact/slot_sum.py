@@ -131,8 +131,10 @@ def divergence(
 
 
 def pair(campaign: SlotSumCampaign, rounding: Rounding) -> DominatingPair:
-    """Return the dominating pair of all releases with and without the client, as ``rounding``
-    says."""
+    """Return the dominating pair of all releases with the client and without the client.
+
+    ``rounding`` gives the side to round to, the cells and the tolerance.
+    """
     m, p0 = campaign.slots, campaign.participation
     if rounding.side is Side.UP:
         total = _sum_up(campaign, m, campaign.add_remove_ratio(), rounding)

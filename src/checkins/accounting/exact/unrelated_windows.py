@@ -3,8 +3,8 @@
 Then the windows of the two values of a client's data are unrelated: they may be equal, overlap or
 be disjoint. Let f and f' be the likelihood ratios of all releases with either value to those
 without the client. ``UnrelatedWindows`` covers pure reports with one report per slot.
-``ThroughAbsence`` covers every design, by the triangle bound: a replacement is a removal followed
-by an addition.
+``RemovalThenAddition`` covers every design, by the triangle bound: a replacement is a removal
+followed by an addition.
 
 Theorem:     docs/theory/windows-and-capacity.md, "Wake times that depend on data".
 """
@@ -89,7 +89,7 @@ class UnrelatedWindows:
 
 
 @dataclass(frozen=True, slots=True)
-class ThroughAbsence:
+class RemovalThenAddition:
     """The triangle bound on the divergence between two values of one client's data.
 
     ``pair`` is the dominating pair of all releases with and without the client, rounded up.

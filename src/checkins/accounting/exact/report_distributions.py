@@ -2,8 +2,8 @@
 
 A dummy is a report without data, which the server draws in place of a missing report. It is uniform
 for randomized response and PrivUnit, and only noise for Laplace noise. So a report differs less
-from a dummy than from the report of another input. A *law* (``TwoLevelLaw``, ``LaplaceLaw``) is the
-distribution of the reports of one randomizer. It gives
+from a dummy than from the report of another input. ``TwoLevelDistribution`` and
+``LaplaceDistribution`` describe the reports of one randomizer. They give
 
     against_dummy      L_E, the density ratio of a report to a dummy,
     against_report     L_F, the density ratio of two reports,
@@ -104,7 +104,7 @@ class DiscreteRatio:
 
 
 @dataclass(frozen=True)
-class TwoLevelLaw:
+class TwoLevelDistribution:
     """A randomizer whose density ratio of a report to a uniform dummy has only two values.
 
     The high value is e^eps0 times the low value. A dummy falls where an input's ratio is high with
@@ -161,18 +161,20 @@ class TwoLevelLaw:
         return DiscreteRatio(deviations, np.array([q, max(1.0 - 2.0 * q, 0.0), q]), mean=mean)
 
 
-def randomized_response(local_epsilon: float, categories: int) -> TwoLevelLaw:
-    """Return the law of randomized response with ``categories`` values and uniform dummies."""
+def randomized_response(local_epsilon: float, categories: int) -> TwoLevelDistribution:
+    """Return the distribution of randomized response with ``categories`` values."""
     growth = math.expm1(local_epsilon)
-    return TwoLevelLaw(local_epsilon, 1.0 / categories, (2.0 + growth) / (growth + categories))
+    return TwoLevelDistribution(
+        local_epsilon, 1.0 / categories, (2.0 + growth) / (growth + categories)
+    )
 
 
 @lru_cache(maxsize=256)
-def privunit(local_epsilon: float, dimension: int) -> TwoLevelLaw:
-    """Return the law of PrivUnit with uniform dummies. Inputs with disjoint caps are worst."""
+def privunit(local_epsilon: float, dimension: int) -> TwoLevelDistribution:
+    """Return the distribution of PrivUnit. Inputs with disjoint caps are worst."""
     cap = best_cap(local_epsilon=local_epsilon, dimension=dimension)
     differing_probability = cap.inside * (1.0 + math.exp(-local_epsilon))
-    return TwoLevelLaw(local_epsilon, min(cap.mass, 0.5), min(differing_probability, 1.0))
+    return TwoLevelDistribution(local_epsilon, min(cap.mass, 0.5), min(differing_probability, 1.0))
 
 
 @dataclass(frozen=True, slots=True)
@@ -293,7 +295,7 @@ def _laplace_tail(y: FloatArray) -> FloatArray:
 
 
 @dataclass(frozen=True, slots=True)
-class LaplaceLaw:
+class LaplaceDistribution:
     """Laplace noise of scale 2C/eps0 on updates with L1 norm at most C. A dummy is only noise.
 
     Two opposite corners of the L1 ball are the worst pair of updates.
