@@ -27,7 +27,7 @@ MAX_SHORT_RESPONSE_BYTES = 64 * 1024
 class ServiceFailed(CheckinsError, OSError):
     """The service cannot be reached, responds incorrectly, or was rolled back to an older state.
 
-    The stored state of the device is kept. A later call continues from this state if the device's
+    The stored state of the device remains. A later call continues from it if the device's
     slot has not passed.
     """
 

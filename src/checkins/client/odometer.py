@@ -82,7 +82,7 @@ class Charge:
         )
 
     def covers(self, other: Charge) -> bool:
-        """Return whether this charge bounds ``other``, a campaign of the same ledger, too."""
+        """Return whether this charge also bounds ``other``, a charge of the same ledger."""
         return (
             (self.population, self.adjacency) == (other.population, other.adjacency)
             and self.epsilon >= other.epsilon
@@ -204,7 +204,7 @@ class OdometerFile:
     ) -> Odometer:
         """Return the odometer after this campaign; raise CampaignRefused if it is above the limit.
 
-        None means no limit.
+        ``most_epsilon`` is the limit; None means no limit.
         """
         after = self.load().charged(view, same_ledger=same_ledger)
         if most_epsilon is None:

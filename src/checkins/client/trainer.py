@@ -48,8 +48,9 @@ def check_model_allowed(task: Task, allow_model: str | None) -> None:
         raise InvalidValue(
             "allow_model",
             allow_model,
-            f"the campaign's model is the code {task.model}, and a device imports no code only"
-            f" because a service names it: read it, then allow it with --allow-model {task.model}",
+            f"the campaign's model is the code {task.model}, which the service names, and a device"
+            " imports only code that its owner allows: read it, then allow it with --allow-model"
+            f" {task.model}",
         )
 
 

@@ -169,7 +169,7 @@ class DesignCandidate:
         """The mean square of the noise in all released models, compared with independent noise.
 
         The mean is over the models of a run that makes plain gradient steps. The noise of a slot
-        has the same level in both cases, so a small gain must pay for a larger level.
+        has the same level in both cases, so a small gain must outweigh a larger level.
         """
         return 1.0 if self.bands == 1 else _noise_gain(self.bands, self.active_slots)
 

@@ -23,7 +23,7 @@ def average_weights(numbers: NDArray[np.integer], *, share: float) -> NDArray[np
 
     In a_t, the weight of θ_s is nearly proportional to s^η. With ``share`` 1, it is the mean of all
     models. The mean age of the averaged models is ``share`` / 2 times the number of models, as in
-    a mean of the last ``share`` of them. The number of models need not be known beforehand.
+    a mean of the last ``share`` of the models. The number of models need not be known beforehand.
 
     Theorem:     polynomial-decay averaging, [SZ13, section 4], arXiv:1212.1824.
 

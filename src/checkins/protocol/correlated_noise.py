@@ -16,8 +16,8 @@ in units of the campaign's grid. y_t is x_t with noise, and the noise of differe
 correlated (docs/theory/correlated-noise.md). In both formulas, terms of slots before the first
 are 0.
 
-The server needs the exact sums of the last b − 1 slots. They are secret. The past noise is not
-kept: x_t and the public y_t determine it.
+The server needs the exact sums of the last b − 1 slots. They are secret. Past noise is not stored,
+because x_t and the public y_t determine it.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ class Learner:
 
     ``gradient`` is g. None means zero. ``velocity`` is the momentum vector. None means zero, and it
     stays None without momentum. ``noisy_sums`` are the noisy sums of the last slots, newest first,
-    which the next noisy sum is computed from. It is empty unless noise is correlated across slots.
+    from which the next noisy sum is computed. It is empty unless noise is correlated across slots.
     """
 
     model: Model

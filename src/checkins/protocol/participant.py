@@ -236,7 +236,7 @@ def _end(participant: Participant, outcome: Outcome) -> tuple[Participant, Effec
 
 @PARTICIPANT_MACHINE.on(Draw, {Phase.NEW: Phase.DRAWN})
 def _draw(participant: Participant, event: Draw) -> tuple[Participant, Effects]:
-    """Decide as the paper: "if a p_j-biased coin returns heads", "at time I u.a.r. from R_j"."""
+    """Decide as in the paper: "if a p_j-biased coin returns heads", "at time I u.a.r. from R_j"."""
     if not (0 <= event.coin < COIN_RANGE and 0 <= event.pick < len(participant.window)):
         raise OutOfOrder(
             f"a client needs a coin below 2^64 and a pick below {len(participant.window)},"

@@ -147,7 +147,7 @@ def _close(server: Server, event: slots.Expired) -> tuple[Server, Effects]:
     learner, exact_sums = server.learner, server.exact_sums
     strategy = server.rules.strategy
     if strategy is not None and event.noise is not None:
-        slot, exact_sums = _correlate(server, slot, strategy, event.noise)
+        slot, exact_sums = _add_correlated_noise(server, slot, strategy, event.noise)
     if server.rules.releases_model(slot.number):
         learner = server.rules.update.apply(learner, slot.total, slot.contributors)
     closing = replace(
@@ -157,7 +157,7 @@ def _close(server: Server, event: slots.Expired) -> tuple[Server, Effects]:
     return closing, (record,)
 
 
-def _correlate(
+def _add_correlated_noise(
     server: Server, slot: Slot, strategy: NoiseStrategy, noise: Report
 ) -> tuple[Slot, tuple[Total, ...]]:
     """Return the closed slot with its total, and the exact sums that later slots need."""

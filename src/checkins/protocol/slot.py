@@ -63,7 +63,7 @@ class Slot:
     total: Total | None = None
     """The sum of all reports, dummies and noise. None if the slot is open, empty or skipped.
 
-    None too if noise is correlated across slots, because then the total contains earlier sums.
+    It is also None if noise is correlated across slots, because a total then has earlier sums.
     """
     exact_sum: Total | None = None
     """The sum of the reports of a closed slot, without noise, if noise is correlated across slots.

@@ -198,7 +198,7 @@ MAX_DRAWS_IN_MEMORY = 1 << 22
 
 
 class Sampling(Enum):
-    """How the slot of a client is decided."""
+    """How it is decided in which slot a client is used."""
 
     CHECK_INS = "each client picks its own slot"
     POISSON = "a server samples every client independently for each slot"

@@ -43,8 +43,8 @@ MAX_LOG_LINES = 1000
     ),
 )
 async def allow_list(request: Request) -> Response:
-    """The keys of the file with which the coordinator was started count, and those that operators
-    have added, without those that they have revoked."""
+    """The number of keys in the coordinator's file and of keys that operators have added, minus the
+    number of keys that operators have revoked."""
     await require_operator(request)
     size = await runner_of(request).read_store(queries.allow_list_size, _file_keys(request))
     return json_response(wire.AllowList(keys=size))

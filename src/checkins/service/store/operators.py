@@ -19,7 +19,7 @@ MAX_LIST_LENGTH = 500  # largest number of values in one list in a statement
 
 
 def allow_list_changes(connection: Connection, credentials: Sequence[str]) -> dict[str, bool]:
-    """Return, of each of these credentials that an operator has changed, whether it may enrol."""
+    """Return whether each credential may enrol, for those that an operator has changed."""
     c, found = allow_list.c, {}
     for start in range(0, len(credentials), MAX_LIST_LENGTH):
         part = credentials[start : start + MAX_LIST_LENGTH]

@@ -173,7 +173,7 @@ allow_list = _table_by_hash(
     Column("credential", HASH_TYPE, primary_key=True),
     Column("allowed", Boolean, nullable=False),
 )
-"""Hashes of the keys that operators have added or revoked. For them the file does not count."""
+"""Hashes of the keys that operators have added or revoked. They override the file."""
 
 operators = _table(
     "operators",
