@@ -98,9 +98,10 @@ leaks: $(INSTALLED)  ## plant leaks one by one; check that the audit finds each
 demo: $(INSTALLED)  ## run a coordinator and 5,000 devices, in two and a half minutes
 	@$(BIN)/python examples/demo.py
 
-docs: $(INSTALLED)  ## fill the generated blocks, check links, run all code blocks
+docs: $(INSTALLED)  ## build the site in build/site; fill generated blocks, run all code blocks
 	@$(BIN)/python tools/generated.py
 	@$(BIN)/python tools/links.py
+	@$(BIN)/python -m tools.site
 	@$(BIN)/pytest -q tests/docs
 
 bench: $(INSTALLED)  ## compare with alternatives and write bench/RESULTS.md

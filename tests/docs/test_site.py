@@ -1,0 +1,86 @@
+"""The site builds without a network, its links lead somewhere, and it asks no other host."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.support.browser import browser, open_file, overflow
+from tools import site
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
+
+__all__ = ["browser"]
+
+
+@pytest.fixture(scope="module")
+def html(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of the pages, built once."""
+    return site.build(tmp_path_factory.mktemp("site"))
+
+
+def test_every_markdown_file_of_the_documentation_is_a_page(html: Path) -> None:
+    for name in site.sources():
+        stem = name.removesuffix("README.md") + "index" if "README" in name else name[:-3]
+        assert (html / f"{stem}.html").exists(), name
+
+
+def test_diagrams_and_formulas_are_drawn_when_the_site_is_built(html: Path) -> None:
+    text = (html / "protocol.html").read_text(encoding="utf-8")
+    assert text.count('<figure class="diagram"') == 3
+    assert not [page for page in html.rglob("*.html") if "language-mermaid" in page.read_text()]
+    assert not [page for page in html.rglob("*.html") if "language-math" in page.read_text()]
+
+
+def test_the_reference_documents_the_names_of_the_package(html: Path) -> None:
+    text = (html / "reference/checkins.accounting.html").read_text(encoding="utf-8")
+    assert all(f'id="{name}"' in text for name in ("certify", "design", "calibrate"))
+    assert "Theorem" in (html / "reference/checkins.protocol.html").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("page", ["index", "protocol", "theory/pure"])
+@pytest.mark.parametrize("width", [390, 1280])
+def test_an_opened_page_asks_no_other_host(
+    html: Path, browser: Browser, page: str, width: int
+) -> None:
+    with open_file(browser, html / f"{page}.html", width=width) as visit:
+        visit.page.wait_for_load_state("networkidle")
+        assert visit.asked == []
+        assert overflow(visit.page) <= 0
+
+
+@pytest.mark.parametrize(
+    ("text", "fault"),
+    [
+        ('<a href="missing.html">', "missing.html does not exist"),
+        ('<a href="index.html#nowhere">', "names no heading"),
+        ('<script src="https://cdn.example/x.js"></script>', "loads https://cdn.example/x.js"),
+        ('<link rel="stylesheet" href="//cdn.example/x.css">', "loads //cdn.example/x.css"),
+    ],
+)
+def test_a_fault_of_a_page_is_found(html: Path, tmp_path: Path, text: str, fault: str) -> None:
+    shutil.copy(html / "404.html", tmp_path / "index.html")
+    (tmp_path / "page.html").write_text(text)
+    found = [one for one in site.faults(tmp_path) if one.startswith("page.html")]
+    assert len(found) == 1
+    assert fault in found[0]
+
+
+def test_a_page_that_is_not_in_the_navigation_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    extra = tmp_path / "extra.md"
+    extra.write_text("# Extra\n")
+    pages = site.sources() | {"extra.md": extra}
+    monkeypatch.setattr(site, "sources", lambda: pages)
+    with pytest.raises(site.Broken, match=r"does not list extra\.md"):
+        site.write_pages(tmp_path / "built")
+
+
+def test_the_list_for_language_models_names_every_page_of_the_navigation(html: Path) -> None:
+    text = (html / "llms.txt").read_text(encoding="utf-8")
+    assert all(f"({path[:-3]}.html)" in text for _, path in site.listed())
