@@ -91,7 +91,7 @@ def page_text(name: str, source: Path, pages: dict[str, Path], *, images: Path) 
 
     def inline(found: re.Match[str]) -> str:
         if found["math"]:
-            return convert(found["formula"])
+            return formula(found["formula"], display="inline")
         if found["code"]:
             return found["code"]
         to = image if found["before"].startswith("!") else link
@@ -115,8 +115,20 @@ def block(found: re.Match[str]) -> str:
         drawing = re.sub(r">\s+<", "><", svg[svg.index("<svg") :])
         return f'<figure class="diagram" role="img">{drawing}</figure>'
     if found["language"] == "math":
-        return f'<div class="formula">{convert(found["body"].strip(), display="block")}</div>'
+        return f'<div class="formula">{formula(found["body"].strip(), display="block")}</div>'
     return found[0]
+
+
+def formula(latex: str, *, display: str) -> str:
+    """Return a formula as MathML. Raise ``Broken`` if it has LaTeX that cannot be converted.
+
+    >>> formula(r"\\frac{1}{2}", display="inline")[-55:]
+    '<mrow><mfrac><mn>1</mn><mn>2</mn></mfrac></mrow></math>'
+    """
+    mathml = convert(latex.replace("{aligned}", "{align*}"), display=display)
+    if left := re.search(r"<mi>(?:&|\\[a-zA-Z]+)</mi>|linebreak", mathml):
+        raise Broken(f"{latex}: latex2mathml cannot convert {left[0]}")
+    return mathml
 
 
 def _run(program: str, *arguments: str, stdin: str = "", folder: Path = ROOT) -> str:
