@@ -42,6 +42,7 @@ PAGES = (
     "tests/service/test_plan_page.py",
     "tests/service/test_page_live.py",
     "tests/simulation/test_report.py",
+    "tests/docs/test_site.py",
 )
 """Files whose tests look at pages: one worker takes them all, with one browser."""
 WAITING = (

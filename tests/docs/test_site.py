@@ -4,17 +4,12 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 import pytest
 
-from tests.support.browser import browser, open_file, overflow
+from tests.support.browser import open_file, overflow
 from tools import site
-
-if TYPE_CHECKING:
-    from playwright.sync_api import Browser
-
-__all__ = ["browser"]
 
 
 @pytest.fixture(scope="module")
@@ -44,9 +39,7 @@ def test_the_reference_documents_the_names_of_the_package(html: Path) -> None:
 
 @pytest.mark.parametrize("page", ["index", "protocol", "theory/pure"])
 @pytest.mark.parametrize("width", [390, 1280])
-def test_an_opened_page_asks_no_other_host(
-    html: Path, browser: Browser, page: str, width: int
-) -> None:
+def test_an_opened_page_asks_no_other_host(html: Path, browser: Any, page: str, width: int) -> None:
     with open_file(browser, html / f"{page}.html", width=width) as visit:
         visit.page.wait_for_load_state("networkidle")
         assert visit.asked == []
