@@ -29,7 +29,7 @@ from tests.accounting.designs import ADD_REMOVE, REPLACE_ONE, local, roomy
 from tests.strategies import deltas, local_epsilons
 
 PURE, NOISY = local(1.0, 50), roomy(0.3, 20, capacity=30, most=200)
-CHARGE = "the total variation distance between the distribution of all releases"
+CHARGE = "all releases of the implementation together are within total variation distance"
 
 
 @cache
@@ -98,7 +98,7 @@ def test_what_is_left_and_what_is_charged_stay_within_delta(
 def test_a_certificate_states_the_variation_and_its_charge() -> None:
     found = certified(PURE, ADD_REMOVE, 1.23e-20)
     (line,) = (line for line in found.assumptions if line.startswith(CHARGE))
-    assert "is at most 1.3e-20, which adds" in line
+    assert "within total variation distance 1.3e-20 of this design" in line
     assert found.variation == 1.23e-20
     charge = total_variation.charge(epsilon=found.epsilon, variation=1.23e-20)
     assert float(line.split("which adds ")[1].split(" to delta")[0]) >= charge

@@ -156,9 +156,9 @@ def charge_assumptions(
     if variation > 0.0:
         charge = total_variation.charge(epsilon=epsilon, variation=variation)
         lines.append(
-            "the total variation distance between the distribution of all releases of the"
-            " implementation and that of this design's releases after rounding is at most"
-            f" {formatting.up(variation, 2)}, which adds {formatting.up(charge, 2)} to delta"
+            "all releases of the implementation together are within total variation distance"
+            f" {formatting.up(variation, 2)} of this design's rounded releases, which adds"
+            f" {formatting.up(charge, 2)} to delta"
         )
     if exposure > 0.0:
         charge = total_variation.charge(epsilon=epsilon, variation=0.0, exposure=exposure)

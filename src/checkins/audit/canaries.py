@@ -290,7 +290,7 @@ def _gaussian_canaries(
     other = "a missing client" if other_update is None else "a client with the opposite update"
     against = f"The attack distinguishes it from {other}"
     canary = partial(SumCanary, run=run, noise=noise_sum, other_update=other_update)
-    client = "a client whose update has the largest norm, the clip norm"
+    client = "a client whose update has the largest allowed norm, the clip norm"
     yield canary("alone", f"{client}. There are no other clients. {against}")
     if run.capacity is None:
         return

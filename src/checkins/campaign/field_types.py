@@ -366,4 +366,4 @@ def capacity_comment(campaign: Any) -> str:
     """Return the comment on ``capacity`` in the file of a campaign."""
     if campaign.design.capacity is None:
         return "every check-in of a slot is used"
-    return "(choose) most check-ins that a slot uses. Dummies fill the rest"
+    return "(choose) largest number of check-ins per slot. Dummies fill the rest"

@@ -67,7 +67,7 @@ def account(given: GivenOptions) -> None:
     params.JSON_OPTION,
 )
 def calibrate(given: GivenOptions) -> None:
-    """Compute the value of one parameter that meets a target epsilon.
+    """Compute one parameter that meets a target epsilon.
 
     --solve names the parameter. The other options describe the rest of the design, as in the
     command account. The value is rounded so that epsilon does not exceed the target.

@@ -241,7 +241,7 @@ def _show_withdrawn(view: CampaignView, withdrawn: bool, *, json: bool) -> None:
     params.JSON_OPTION,
 )
 def swarm(given: GivenOptions) -> None:
-    """Run many devices in one process, to test a service under load.
+    """Run many devices in one process, as a load test.
 
     Each device has the rows of one person, and its own randomness, slot, token and noise. If the
     key file has several lines, each device uses a different line. Exit code 1 if any device failed,

@@ -50,7 +50,7 @@ class Role(StrEnum):
     params.JSON_OPTION,
 )
 def allow_list(given: GivenOptions) -> None:
-    """Add keys to the allow-list of a running service, or revoke keys.
+    """Add or revoke keys in the allow-list of a service.
 
     Without --add and --revoke, print the number of keys that may enrol. A change is durable, and
     applies to every coordinator of the store. A key that was revoked and added again gets no second
@@ -101,10 +101,10 @@ def _key_hashes(given: GivenOptions, option: str) -> list[str]:
     params.JSON_OPTION,
 )
 def operators(given: GivenOptions) -> None:
-    """List the operators of a running service, add or revoke them, or read the log of actions.
+    """List, add or revoke the operators of a service.
 
-    To replace a token, add an operator with a new name and then revoke the old name. The token of
-    `checkins serve` is not in the list and stays valid.
+    With --log, print the log of their actions. To replace a token, add an operator with a new name
+    and then revoke the old name. The token of `checkins serve` is not in the list and stays valid.
     """
     chosen = [name for name in ("add", "revoke") if name in given]
     if len(chosen) + given.values["log"] > 1:

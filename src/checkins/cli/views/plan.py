@@ -249,6 +249,8 @@ def _front_legend(plan: Plan) -> RenderableType:
         "upload": "average upload of a client in all runs",
         "noise": "noise multiplier if the noise is Gaussian, otherwise the local epsilon",
     }
+    if any(design.candidate.bands > 1 for design in plan.front):
+        meanings["bands"] = "number of slots whose noise is correlated"
     table = Table.grid(padding=(0, 2))
     for column, meaning in meanings.items():
         table.add_row(Text(column, style="dim"), Text(meaning, style="dim"))

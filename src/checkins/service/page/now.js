@@ -84,7 +84,7 @@ const drawSlots = (view, time, force) => {
   const legend = [["closed", "released"]];
   if (!words.isOver(view.status)) legend.push(["running", "running"]);
   if (closed < Math.min(slots, state.affordable)) legend.push(["ahead", words.isOver(view.status) ? "not run" : "to come"]);
-  if (state.affordable < slots) legend.push(["unpaid", "exceeds the budget"]);
+  if (state.affordable < slots) legend.push(["over-budget", "exceeds the budget"]);
   setChildren("strip-key", legend.map(([className, text]) => element("li", {}, element("i", { class: className, "aria-hidden": "true" }), text)));
 };
 
@@ -101,5 +101,5 @@ export const drawCurrentState = (view, sealedCampaign, force = false) => {
   setText("when", timeText(view, time));
   drawPhases(view, time);
   drawSlots(view, time, force);
-  setText("alike", words.explainSlots(sealedCampaign));
+  setText("slots-note", words.explainSlots(sealedCampaign));
 };

@@ -88,14 +88,14 @@ const drawFront = (plan) => {
   const designs = objectsIn(plan.front);
   const chosen = designs.find((design) => isSame(design, plan.recommended));
   const uploadBytes = (design) => design.upload_bytes_per_client;
-  const spendsLess = (design) => design.epsilon < LOWER_EPSILON_FACTOR * plan.recommended?.epsilon;
+  const hasLowerEpsilon = (design) => design.epsilon < LOWER_EPSILON_FACTOR * plan.recommended?.epsilon;
   setText("front-note", "No other design is better than one of these in accuracy, duration, upload and privacy at once.");
   figure(byId("front"), {
     rows: designs, chosen, scatter: true, height: FRONT_HEIGHT_PX,
-    panels: [{ of: (design) => design.proxy, name: "Estimated error", format: threeDigits, className: (design) => (spendsLess(design) ? "orange" : "blue") }],
+    panels: [{ of: (design) => design.proxy, name: "Estimated error", format: threeDigits, className: (design) => (hasLowerEpsilon(design) ? "orange" : "blue") }],
     x: { of: uploadBytes, name: "mean upload per client in bytes", format: (x) => planWords.formatBytes(x) },
     describe: (design) => planWords.describeFrontDesign(design, designs.indexOf(design) + 1), readout: byId("front-read"),
-    caption: `Each point is a design; the filled one is recommended.${designs.some(spendsLess) ? " Orange: epsilon is at least 10 % lower." : ""}`,
+    caption: `Each point is a design; the filled one is recommended.${designs.some(hasLowerEpsilon) ? " Orange: epsilon is at least 10 % lower." : ""}`,
     label: `${formatCount(designs.length)} designs by estimated error and mean upload per client`,
   });
   const rows = designs.map((design, i) => element("tr", design === chosen ? { class: "chosen" } : {},
@@ -104,7 +104,7 @@ const drawFront = (plan) => {
       [threeDigits(design.noise_per_step), 1], [roundUp(design.epsilon, 3), 1], [formatDuration(design.duration_s), 1], [planWords.formatBytes(uploadBytes(design)), 1],
     ].map(([text, isNumber]) => element("td", isNumber ? { class: "number" } : {}, text)),
   ));
-  const columnNames = ["design", "estimated error", "noise of a step", "ε at most", "takes", "a client sends"];
+  const columnNames = ["design", "estimated error", "noise of a step", "ε at most", "duration", "upload per client"];
   setChildren("front-table", [element("table", {},
     element("thead", {}, element("tr", {}, ...columnNames.map((name, i) => element("th", { scope: "col", ...(i ? { class: "number" } : {}) }, name)))),
     element("tbody", {}, ...rows),

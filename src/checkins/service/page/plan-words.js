@@ -57,16 +57,16 @@ export const designNumbers = (design) => [
   ["noise of a step", roundNearest(design.noise_per_step, 3), "× clip"],
   ["estimated error", roundNearest(design.proxy, 3)],
   ["dummies", formatShare(design.dummies_share)],
-  ["takes", formatDuration(design.duration_s)],
-  ["a client sends", formatBytes(design.upload_bytes_per_client)],
+  ["duration", formatDuration(design.duration_s)],
+  ["upload per client", formatBytes(design.upload_bytes_per_client)],
   ["kind of estimate", errorName(design)],
   ["noise", formatNoise(design)],
   ["ε certified", `at most ${roundUp(design.epsilon)}`],
   ["model steps", formatCount(design.steps)],
   ["clients in a step", roundNearest(design.clients_per_step, 3)],
   ["one slot", formatDuration(design.slot_s)],
-  ["clients that send", formatShare(design.share_of_clients_that_upload)],
-  ["server takes", `${roundNearest(design.server_updates_per_s, 2)}\u00a0/s`],
+  ["clients that upload", formatShare(design.share_of_clients_that_upload)],
+  ["reports at the server", `${roundNearest(design.server_updates_per_s, 2)}\u00a0/s`],
 ];
 
 export const describeSlotsRow = (row) =>

@@ -4,7 +4,7 @@
 
 const MAX_ROWS = 4;
 const MIN_CELL_WIDTH_PX = 5;
-const COLOUR_VARIABLES = { closed: "--blue", running: "--orange", ahead: "--ahead", unpaid: "--wash", edge: "--ahead" };
+const COLOUR_VARIABLES = { closed: "--blue", running: "--orange", ahead: "--ahead", "over-budget": "--wash", edge: "--ahead" };
 
 const layout = (slots, width) => {
   for (let rows = 1; rows <= MAX_ROWS; rows += 1) {
@@ -17,7 +17,7 @@ const layout = (slots, width) => {
 const slotKind = (slot, { closed, running, affordable }) => {
   if (slot <= closed) return "closed";
   if (slot === running) return "running";
-  return slot > affordable ? "unpaid" : "ahead";
+  return slot > affordable ? "over-budget" : "ahead";
 };
 
 const drawCells = (context, state, { columns, pitch, height }, colourOf) => {
@@ -29,7 +29,7 @@ const drawCells = (context, state, { columns, pitch, height }, colourOf) => {
     const [left, right] = [Math.round(x), Math.round(x + pitch) - gap];
     context.fillStyle = colourOf(kind);
     context.fillRect(left, y, right - left, height);
-    if (kind === "unpaid") {
+    if (kind === "over-budget") {
       context.strokeStyle = colourOf("edge");
       context.strokeRect(left + 0.5, y + 0.5, right - left - 1, height - 1);
     }
@@ -51,7 +51,7 @@ const drawBar = (context, { slots, closed, running, affordable }, width, height,
 };
 
 // state: { slots: number of slots, closed: number of released slots, running: the slot that is running
-// or null, affordable: the last slot that the budget allows }. Slots after affordable are "unpaid".
+// or null, affordable: the last slot that the budget allows }. Slots after affordable are "over-budget".
 export const drawStrip = (canvas, state) => {
   const width = canvas.parentElement.clientWidth
     - parseFloat(getComputedStyle(canvas.parentElement).paddingLeft)
