@@ -13,7 +13,7 @@ from importlib import import_module
 import click
 
 from checkins import __version__
-from checkins.cli import errors
+from checkins.cli import errors, examples
 from checkins.optional_imports import missing_package
 
 COMMANDS = {
@@ -21,9 +21,11 @@ COMMANDS = {
     **{"check": "check", "simulate": "simulate", "audit": "audit", "serve": "serve"},
     **{"join": "join", "swarm": "join", "export": "export", "backup": "export"},
     **{"allow-list": "operators", "operators": "operators", "signing-key": "signing_key"},
-    **{"verify": "check", "paper": "paper"},
+    **{"verify": "check", "paper": "paper", "completion": "completion"},
 }
 """Maps each command to its module in ``checkins.cli.commands``, in the order of the help."""
+COMPLETION_VARIABLE = "_CHECKINS_COMPLETE"
+"""Environment variable by which the script of `checkins completion` asks for completions."""
 
 
 def _print_version(context: click.Context, _: click.Parameter, requested: bool) -> None:
@@ -53,12 +55,14 @@ class Program(click.Group):
             return None
         module = import_module(f"checkins.cli.commands.{COMMANDS[cmd_name]}")
         command: click.Command = getattr(module, cmd_name.replace("-", "_"))
+        command.epilog = examples.epilog(cmd_name)
         return command
 
 
 PROGRAM = Program(
     "checkins",
     help="Plan, run and audit private training by random check-ins, and certify its epsilon.",
+    epilog=examples.epilog("checkins"),
     params=[VERSION],
     context_settings={"help_option_names": ["-h", "--help"]},
 )
@@ -96,6 +100,10 @@ def main() -> None:
             stream.reconfigure(errors="replace")  # print ? for letters that the encoding lacks
     if not sys.warnoptions and os.environ.get("CHECKINS_DEBUG") != "1":
         warnings.simplefilter("ignore")
+    if instruction := os.environ.get(COMPLETION_VARIABLE):
+        from click.shell_completion import shell_complete
+
+        sys.exit(shell_complete(PROGRAM, {}, "checkins", COMPLETION_VARIABLE, instruction))
     code = run(sys.argv[1:])
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a Ctrl-C no longer changes the exit code
     sys.exit(code)

@@ -58,13 +58,38 @@ def options(table: str) -> list[click.Option]:
             raise ValueError(entry)
         name, metavar, help_text = match[1], match[2], " ".join(match[3].split())
         kind: dict[str, Any] = {"multiple": True} if metavar else {"is_flag": True}
+        if metavar:
+            kind["shell_complete"] = _completions(metavar)
         declared.append(click.Option([name], metavar=metavar, help=help_text, **kind))
     return declared
 
 
+def _completions(metavar: str) -> Callable[..., list[Any]]:
+    """Return what a shell offers for a value: the listed values, or file names.
+
+    Values are listed in lower case, and placeholders are in upper case.
+    """
+    listed = [value for value in metavar.split("|") if re.fullmatch(r"[a-z][a-z0-9-]*", value)]
+    names_a_file = re.search(r"FILE|DIR|TOML", metavar) is not None
+
+    def complete(_: click.Context, __: click.Parameter, incomplete: str) -> list[Any]:
+        from click.shell_completion import CompletionItem
+
+        offered = [CompletionItem(value) for value in listed if value.startswith(incomplete)]
+        return offered or ([CompletionItem(incomplete, type="file")] if names_a_file else [])
+
+    return complete
+
+
 def argument(name: str, metavar: str, *, nargs: int = 1, required: bool = True) -> click.Argument:
     """Declare a positional argument. With ``nargs=-1``, it may be given any number of times."""
-    return click.Argument([name], metavar=metavar, nargs=nargs, required=required)
+    return click.Argument(
+        [name],
+        metavar=metavar,
+        nargs=nargs,
+        required=required,
+        shell_complete=_completions(metavar),
+    )
 
 
 def command(

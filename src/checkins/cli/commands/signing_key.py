@@ -18,7 +18,7 @@ from checkins.cli.params import GivenOptions, options
     params.JSON_OPTION,
 )
 def signing_key(given: GivenOptions) -> None:
-    """Make a key with which a service signs the hashes of its ledgers.
+    """Make a key with which a service signs its ledgers.
 
     Give the file to `checkins serve --signing-key`, and publish the printed public key where the
     service cannot change it. Whoever has the public key can check ledgers with `checkins verify
