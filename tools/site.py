@@ -29,6 +29,7 @@ from urllib.parse import unquote, urlsplit
 from latex2mathml.converter import convert
 
 from tools import reference
+from tools.standalone_page import PAGES, standalone_page
 
 ROOT = Path(__file__).resolve().parent.parent
 BUILD = ROOT / "build" / "site"
@@ -41,6 +42,9 @@ BESIDE_DOCS = {
     "measurements.md": "bench/RESULTS.md",
 }
 """Files that are not in docs/, by the path of their page in the site."""
+
+READER = "read.html"
+"""The page of the service that reads certificates, which is also a page of the site."""
 
 CONFIG = tomllib.loads((ROOT / "docs/zensical.toml").read_text(encoding="utf-8"))["project"]
 REPOSITORY = f"{CONFIG['extra']['repository']}/blob/main"
@@ -69,6 +73,7 @@ def sources() -> dict[str, Path]:
 def page_text(name: str, source: Path, pages: dict[str, Path], *, images: Path) -> str:
     """Return the Markdown of a page for Zensical. Copy its images to the folder ``images``."""
     place_of = {path.resolve(): page for page, path in pages.items()}
+    place_of[PAGES / READER] = READER
 
     def image(target: str) -> str:
         path = (source.parent / unquote(target)).resolve()
@@ -205,7 +210,8 @@ def write_pages(folder: Path) -> None:
         name for name in texts if name not in in_navigation and not name.startswith("reference/")
     }:
         raise Broken(f"docs/zensical.toml does not list {', '.join(sorted(lost))} in nav")
-    for name, text in (texts | {"llms.txt": llms_text(texts)}).items():
+    reader = standalone_page(READER, home="index.html", home_title="Documentation")
+    for name, text in (texts | {"llms.txt": llms_text(texts), READER: reader}).items():
         path = folder / "pages" / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")

@@ -45,8 +45,8 @@ PAGE_TYPES = {".css": "text/css", ".js": "text/javascript"}
 PAGE_FILES = {path.name: path for path in PAGE_FOLDER.iterdir() if path.suffix in PAGE_TYPES}
 """Maps the name of each style sheet and script to its path.
 
-Besides these files, only ``index.html`` and ``plan.html`` are served. A name from a request is
-never used as a path.
+Besides these files, only ``index.html``, ``plan.html`` and ``read.html`` are served. A name from a
+request is never used as a path.
 """
 
 PLAN_LINK = '<a class="to-plan" href="plan">Plan a campaign</a>'
@@ -164,6 +164,13 @@ async def plan_page(request: Request) -> FileResponse:
     """Return the planner's page. Start the planner's process, because the page will need it."""
     planner_of(request).wake()
     return FileResponse(PAGE_FOLDER / "plan.html", media_type="text/html")
+
+
+@pages.get("/read")
+@also_head
+async def read_page() -> FileResponse:
+    """Return the page that reads certificates and ledgers in the browser."""
+    return FileResponse(PAGE_FOLDER / "read.html", media_type="text/html")
 
 
 @pages.get("/page/{name}")
