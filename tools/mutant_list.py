@@ -1372,11 +1372,23 @@ MUTANTS = (
     Mutant(
         "sums-in-the-backup",
         "a backup has the exact sums of the store",
-        (Change("service/backup.py", "            past_sums.erase_exact_sums(connection)", "#"),),
+        (Change("service/backup.py", "    past_sums.erase_exact_sums(connection)", "    #"),),
         (
             f"{PAST_SUMS}"
             "::test_invariant_16_a_backup_has_no_exact_sum_and_is_priced_as_the_whole_run",
         ),
+    ),
+    Mutant(
+        "secrets-beside-the-backup",
+        "a backup copies the whole store to a named file before it deletes the secrets",
+        (
+            Change(
+                "service/store/database.py",
+                'unnamed = sqlite3.connect("", isolation_level=None)',
+                'unnamed = sqlite3.connect(f"{copy}.whole", isolation_level=None)',
+            ),
+        ),
+        ("tests/cli/test_backup.py::test_a_backup_that_is_killed_leaves_no_secret_in_a_file",),
     ),
     Mutant(
         "sums-in-the-log",

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 from pathlib import Path
 
 import pytest
 
-from checkins.service.store import ledgers, metadata
+from checkins.service.backup import back_up
+from checkins.service.store import ledgers, metadata, participants
 from checkins.service.store.database import Database
 from tests.support.campaigns import campaign
 from tests.support.program import refused
@@ -44,6 +47,34 @@ def test_the_text_says_how_to_use_the_copy(checkins, house: House, tmp_path: Pat
     outcome = checkins("backup", "--store", house.url, "--out", str(tmp_path / "copy.db"))
     assert outcome.code == 0
     assert "--restore" in outcome.out
+
+
+@pytest.mark.parametrize("moment", ["the secrets are deleted", "the copy is written"])
+def test_a_backup_that_is_killed_leaves_no_secret_in_a_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
+    """A fork makes the backup and kills itself while it has the whole store, and at the end."""
+    stores, copies = tmp_path / "stores", tmp_path / "copies"
+    stores.mkdir()
+    copies.mkdir()
+    house = House(f"sqlite:///{stores}/store.db", stores)
+    spec = house.open(campaign())
+    token = house.enrol(spec).encode()
+    key = metadata.secret_key_of(house.database).hex().encode()
+    house.database.close()
+    assert all(secret in (stores / "store.db").read_bytes() for secret in (token, key))
+    place = (participants, "erase_clients") if "secrets" in moment else (os, "fsync")
+    monkeypatch.setattr(*place, lambda *_: os.kill(os.getpid(), signal.SIGKILL))
+    child = os.fork()
+    if child == 0:
+        try:
+            back_up(house.url, copies / "copy.db")
+        finally:
+            os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
+    left = {path.name: path.read_bytes() for path in copies.iterdir()}
+    assert list(left) == ([] if "secrets" in moment else ["copy.db.part"])
+    assert not any(secret in content for content in left.values() for secret in (token, key))
 
 
 def test_mistakes_are_told_in_one_line(checkins, house: House, tmp_path: Path) -> None:

@@ -11,13 +11,14 @@ from contextlib import closing
 from pathlib import Path
 
 from checkins.campaign import Spending
+from checkins.durable_file import sync_folder
 from checkins.errors import InvalidValue
 from checkins.ledger import earlier_of
 from checkins.service.runs import slot_transitions
 from checkins.service.runs.cached_responses import model_bytes
 from checkins.service.settings import redacted_url
 from checkins.service.store import ledgers, metadata, participants, past_sums, run_state
-from checkins.service.store.database import Database, copy_sqlite
+from checkins.service.store.database import Connection, Database, copy_sqlite
 from checkins.service.store.run_state import RunSpec
 
 SQLITE_PREFIX = "sqlite:///"
@@ -30,8 +31,9 @@ def back_up(store: str, copy_path: Path) -> int:
     """Copy a SQLite store while it is in use, and mark the file as a copy.
 
     ``store`` is the URL of the store. Return the store's epoch, a number that increases with each
-    start of the service. The runs of a copy are never continued: ``checkins serve --restore`` ends
-    the runs that were open.
+    start of the service. If this process is killed, no secret of the store is left in
+    a file. The runs of a copy are never continued: ``checkins serve --restore`` ends the runs that
+    were open.
     """
     if not store.startswith(SQLITE_PREFIX):
         expected = "is not SQLite: use pg_dump, and do not store the progress file with the dump"
@@ -40,25 +42,25 @@ def back_up(store: str, copy_path: Path) -> int:
     partial = copy_path.with_name(copy_path.name + ".part")
     partial.unlink(missing_ok=True)
     try:
-        copy_sqlite(Path(store.removeprefix(SQLITE_PREFIX)), partial)
-        copy = Database(f"{SQLITE_PREFIX}{partial.resolve()}")
-        with copy.exclusive_transaction("facts") as connection:
-            metadata.write(connection, metadata.COPY_ENTRY, "yes")
-            participants.erase_clients(connection)  # clients must not check in to a copy
-            past_sums.erase_exact_sums(connection)  # they are secret, and a copy needs none
-            # A copy must not contain the key from which tokens are derived.
-            metadata.delete_entry(connection, metadata.SECRET_KEY_ENTRY)
-            epoch = int(metadata.read(connection, metadata.EPOCH_ENTRY) or 0)
-        copy.compact()
-        copy.close()
+        epoch = copy_sqlite(Path(store.removeprefix(SQLITE_PREFIX)), partial, _erase_secrets)
         descriptor = os.open(partial, os.O_RDONLY)
         os.fsync(descriptor)
         os.close(descriptor)
         partial.replace(copy_path)
     finally:
-        for suffix in ("", "-wal", "-shm"):
-            partial.with_name(partial.name + suffix).unlink(missing_ok=True)
+        partial.unlink(missing_ok=True)
+    sync_folder(copy_path.resolve().parent)
     return epoch
+
+
+def _erase_secrets(connection: Connection) -> int:
+    """Mark a store as a copy, and delete what no copy may contain. Return its epoch."""
+    metadata.write(connection, metadata.COPY_ENTRY, "yes")
+    participants.erase_clients(connection)  # clients must not check in to a copy
+    past_sums.erase_exact_sums(connection)  # they are secret, and a copy needs none
+    # A copy must not contain the key from which tokens are derived.
+    metadata.delete_entry(connection, metadata.SECRET_KEY_ENTRY)
+    return int(metadata.read(connection, metadata.EPOCH_ENTRY) or 0)
 
 
 def end_runs(database: Database, *, lost_runs: Collection[str] = ()) -> None:

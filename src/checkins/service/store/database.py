@@ -21,7 +21,7 @@ import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import closing, contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
@@ -29,6 +29,7 @@ from sqlalchemy import Connection as Connection
 from sqlalchemy import Engine, create_engine, event, text
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import DBAPIError, IntegrityError, OperationalError
+from sqlalchemy.pool import StaticPool
 
 from checkins.errors import ComputationFailed, InvalidValue
 from checkins.service import logs
@@ -288,26 +289,31 @@ class Database:
         folder = Path(str(make_url(self.url).database)).resolve().parent
         return float(shutil.disk_usage(folder).free)
 
-    def compact(self) -> None:
-        """Rewrite SQLite's file without its deleted rows."""
-        if self.is_sqlite:
-            self.engine.dispose()
-            connection = sqlite3.connect(str(make_url(self.url).database), isolation_level=None)
-            connection.execute("PRAGMA journal_mode = DELETE")
-            connection.execute("VACUUM")
-            connection.close()
 
+def copy_sqlite(file: Path, copy: Path, change: Callable[[Connection], T]) -> T:
+    """Copy a SQLite file, which may be in use, with changes. Return the result of ``change``.
 
-def copy_sqlite(file: Path, copy: Path) -> None:
-    """Copy a SQLite file, which may be in use, to a new file that only its owner can read."""
-    os.close(os.open(copy, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
-    source = sqlite3.connect(f"file:{file}?mode=ro", uri=True)
-    target = sqlite3.connect(copy)
+    The rows that ``change`` deletes are never in a file that has a name. The whole file is copied
+    to a temporary database, whose name SQLite deletes when it opens the file, and ``change`` is
+    applied there. So nothing of these rows remains if this process is killed. The rows that are
+    left are written to ``copy``, a new file that only its owner can read.
+    """
+    unnamed = sqlite3.connect("", isolation_level=None)
     try:
-        source.backup(target)
+        # The temporary database needs as much space as the store: use the disk of the copy.
+        folder = str(copy.resolve().parent).replace("'", "''")
+        unnamed.execute(f"PRAGMA temp_store_directory = '{folder}'")
+        with closing(sqlite3.connect(f"file:{file}?mode=ro", uri=True)) as source:
+            source.backup(unnamed)
+        engine = create_engine("sqlite://", creator=lambda: unnamed, poolclass=StaticPool)
+        with engine.begin() as connection:
+            result = change(connection)
+        os.close(os.open(copy, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
+        unnamed.execute("VACUUM INTO ?", (str(copy),))
     finally:
-        source.close()
-        target.close()
+        unnamed.execute("PRAGMA temp_store_directory = ''")  # it is a setting of the process
+        unnamed.close()
+    return result
 
 
 def is_unavailable(error: DBAPIError) -> bool:
