@@ -22,7 +22,7 @@ from checkins.campaign import (
     Task,
 )
 from checkins.campaign.model import MAX_REPORTS_IN_SUM
-from checkins.campaign.task import DataSet, Model
+from checkins.campaign.task import DEVICES, DataSet, Model
 from tests.strategies import (
     _powers,
     adjacencies,
@@ -100,7 +100,9 @@ def data_files(draw: st.DrawFn) -> DataFile:
 def tasks(draw: st.DrawFn) -> Task:
     named = st.sampled_from([str(data) for data in DataSet])
     models = st.sampled_from([*(str(model) for model in Model), "mine:model", "a.b_2:C"])
-    data, steps = draw(named | data_files()), draw(counts(10**6))
+    data, steps = draw(named | data_files() | st.just(DEVICES)), draw(counts(10**6))
+    if data == DEVICES:
+        models, steps = st.sampled_from(["mine:model", "a.b_2:C"]), 1
     return Task(
         data,
         draw(models),

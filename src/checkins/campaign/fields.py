@@ -233,9 +233,13 @@ RANDOMIZER = _section(
 TASK = _section(
     "task",
     Key(
-        "data", field_types.read_data, '`"patients"`, `"fashion-mnist"`, `"synthetic"`, or a table'
+        "data",
+        field_types.read_data,
+        '`"patients"`, `"fashion-mnist"`, `"synthetic"`, `"devices"`, or a table',
     ).documented(
-        "the data set", comment="patients, fashion-mnist, synthetic, or a table that names a file"
+        'the data set. With `"devices"`, only the devices know their data and how to train, such as'
+        " Flower apps. Such a campaign can be served, and not simulated",
+        comment="patients, fashion-mnist, synthetic, devices, or a table with a file",
     ),
     _optional("features", field_types.read_features, '`"scattering"`, optional').documented(
         "features that are computed from each example separately, before learning. By default"
@@ -245,7 +249,11 @@ TASK = _section(
     ),
     Key(
         "model", _text, '`"logistic"`, `"softmax"`, `"mlp"`, `"cnn"`, or `"module:function"`'
-    ).documented("the model", comment='logistic, softmax, mlp, cnn, or "module:function"'),
+    ).documented(
+        'the model. With `data = "devices"`, a function without arguments that returns the'
+        " [initial arrays](models.md#arrays-of-devices)",
+        comment='logistic, softmax, mlp, cnn, or "module:function"',
+    ),
     Key(
         "local_steps",
         partial(TomlSource.integer, most=MAX_LOCAL_STEPS),

@@ -165,6 +165,10 @@ class DataSet(StrEnum):
     SYNTHETIC = "synthetic"
 
 
+DEVICES = "devices"
+"""The ``data`` of a task whose data only the devices have, such as that of a Flower app."""
+
+
 class Model(StrEnum):
     """Models that the package defines. Any other model is named as ``module:function``."""
 
@@ -253,6 +257,10 @@ class Task:
     the share of the slots that an average of the released models covers
     (``checkins.protocol.averaging``). If it is None, no average is computed.
 
+    If ``data`` is "devices", only the devices know the data and how to train, and report what their
+    own trainers return. ``model`` then names a function without arguments that returns the public
+    initial arrays. Such a campaign can be served, and not simulated.
+
     >>> Task("patients", "linear", Optimizer(rate=0.5))
     Traceback (most recent call last):
         ...
@@ -272,10 +280,9 @@ class Task:
         validate.one_of(Optimizer, optimizer=self.optimizer)
         validate.count(most=MAX_LOCAL_STEPS, local_steps=self.local_steps)
         if isinstance(self.data, str):
-            if self.data not in list(DataSet):
-                raise InvalidValue(
-                    "data", self.data, f"must be {', '.join(DataSet)} or a table that names a file"
-                )
+            if self.data not in [*DataSet, DEVICES]:
+                names = ", ".join([*DataSet, DEVICES])
+                raise InvalidValue("data", self.data, f"must be {names} or a table with a file")
             object.__setattr__(self, "data", str(self.data))
         if self.model not in list(Model):
             validate.text(model=self.model)
@@ -284,6 +291,8 @@ class Task:
                     "model", self.model, f'must be {", ".join(Model)} or "module:function"'
                 )
         object.__setattr__(self, "model", str(self.model))
+        if self.data == DEVICES:
+            self._check_devices()
         self._check_local_rate()
         validate.one_of((Features, type(None)), features=self.features)
         if not features_fit(self.features, self.data):
@@ -292,6 +301,17 @@ class Task:
             validate.positive(average=self.average)
             validate.probability(average=self.average)
             validate.make_floats(self, "average")
+
+    def _check_devices(self) -> None:
+        if self.model in list(Model):
+            expected = (
+                f'must be "module:function" with data = "{DEVICES}": a function without arguments'
+                " that returns the initial arrays"
+            )
+            raise InvalidValue("model", self.model, expected)
+        if self.local_steps != 1:
+            expected = f'must be 1 with data = "{DEVICES}", because the devices decide how to train'
+            raise InvalidValue("local_steps", self.local_steps, expected)
 
     def _check_local_rate(self) -> None:
         if self.local_rate is None:

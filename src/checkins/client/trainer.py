@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from checkins.campaign import DataFile, Task
+from checkins.campaign.task import DEVICES
 from checkins.campaign.task import Model as BuiltInModel
 from checkins.errors import InvalidCell, InvalidValue
 from checkins.tasks.data import table
@@ -42,8 +43,16 @@ def check_model_allowed(task: Task, allow_model: str | None) -> None:
     """Raise if the task's model is code that the owner of the device has not allowed.
 
     The task comes from the service. If its model is ``module:function``, the device would import
-    and call this function. ``allow_model`` is the only function that is allowed, or None.
+    and call this function. ``allow_model`` is the only function that is allowed, or None. A task
+    whose training is left to the devices is refused too, because its model cannot be trained here.
     """
+    if task.data == DEVICES:
+        raise InvalidValue(
+            "data",
+            task.data,
+            "the campaign leaves training to its devices: name a Flower app with --flower, or pass"
+            " your own Trainer to checkins.client.Participant",
+        )
     if task.model not in list(BuiltInModel) and task.model != allow_model:
         raise InvalidValue(
             "allow_model",

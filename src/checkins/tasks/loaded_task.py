@@ -6,12 +6,12 @@ import math
 import os
 from dataclasses import dataclass, replace
 
-from checkins.campaign.task import DataFile, DataSet, Features, Task
+from checkins.campaign.task import DEVICES, DataFile, DataSet, Features, Task
 from checkins.errors import InvalidValue
 from checkins.tasks.data import fashion_mnist, patients, table
 from checkins.tasks.data.dataset import Dataset
 from checkins.tasks.model import Model
-from checkins.tasks.own_model import model_by_name
+from checkins.tasks.own_model import initial_arrays_by_name, model_by_name
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -47,6 +47,12 @@ def with_features(data: Dataset, features: Features | None) -> Dataset:
 def _load_data(data: str | DataFile, folder: str | os.PathLike[str]) -> Dataset:
     if isinstance(data, DataFile):
         return table.load(data, folder=folder)
+    if data == DEVICES:
+        expected = (
+            "means that only the devices have the data, so the campaign can be served and not"
+            " simulated: name a data set or a table"
+        )
+        raise InvalidValue("data", data, expected)
     match DataSet(data):
         case DataSet.PATIENTS:
             return patients.load()
@@ -68,12 +74,15 @@ INITIAL_WEIGHTS_SEED = 0
 def model_of(task: Task, *, folder: str | os.PathLike[str] = ".") -> Model:
     """Return the model that a task names, without loading the data.
 
-    A user-defined model is imported from ``folder``.
+    If only the devices have the data, it is their ``InitialArrays``. A user-defined model is
+    imported from ``folder``.
 
     >>> from checkins.campaign import Optimizer
     >>> model_of(Task("patients", "logistic", Optimizer(rate=1.0))).dimension
     14
     """
+    if task.data == DEVICES:
+        return initial_arrays_by_name(task.model, folder=folder)
     shape, classes = _row_shape_and_classes(task)
     return model_by_name(task.model, shape, classes, folder=folder)
 

@@ -1,4 +1,7 @@
-"""Find models by name. ``OwnModel`` is a user's own model: initial weights and a loss."""
+"""Find models by name. ``OwnModel`` is a user's own model: initial weights and a loss.
+
+``InitialArrays`` is a model that only the devices can train: initial weights alone.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from checkins.campaign.task import DEVICES
 from checkins.errors import InvalidValue, first_line
 from checkins.tasks.linear_models import Logistic, Softmax
 from checkins.tasks.model import Model, Rows, Vector, flatten, parameter_count, unflatten
@@ -49,14 +53,7 @@ class OwnModel:
     example_scores: ExampleScores | None = None
 
     def __post_init__(self) -> None:
-        if not isinstance(self.initial, Mapping) or not self.initial:
-            raise InvalidValue("initial", self.initial, "must name at least one tensor")
-        for name, tensor in self.initial.items():
-            values = np.asarray(tensor)
-            if not isinstance(name, str) or values.dtype.kind not in "fiu" or not values.size:
-                raise InvalidValue("initial", name, "must map a name to an array of numbers")
-            if not np.all(np.isfinite(values.astype(np.float32))):
-                raise InvalidValue("initial", name, "must hold finite numbers that fit float32")
+        _check_initial(self.initial)
         for field_name in ("example_loss", "row_gradient", "example_scores"):
             function = getattr(self, field_name)
             if not callable(function) and (field_name == "example_loss" or function is not None):
@@ -65,7 +62,7 @@ class OwnModel:
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """The shapes of the tensors, in the order of ``initial``."""
-        return {name: tuple(np.shape(tensor)) for name, tensor in self.initial.items()}
+        return _shapes_of(self.initial)
 
     @property
     def dimension(self) -> int:
@@ -73,8 +70,7 @@ class OwnModel:
 
     def start(self, seed: int) -> NDArray[np.float64]:
         """Return the initial weights, rounded to float32. The seed has no effect."""
-        tensors = {name: np.asarray(tensor, np.float32) for name, tensor in self.initial.items()}
-        return flatten(tensors, self.shapes).astype(np.float64)
+        return _flat_float32(self.initial)
 
     def loss(self, parameters: dict[str, jax.Array], features: jax.Array, label: Any) -> jax.Array:
         value: jax.Array = self.example_loss(parameters, features, label)
@@ -111,6 +107,71 @@ class OwnModel:
             raise InvalidValue("example_scores", None, why)
         scores = jax.vmap(self.example_scores, in_axes=(None, 0))
         return jax.jit(lambda flat, features: scores(unflatten(flat, self.shapes), features))
+
+
+@dataclass(frozen=True, eq=False)
+class InitialArrays:
+    """A model of which only the public initial weights are known: the devices train it.
+
+    It implements ``Model``, but has no loss, gradient and scores. A function that a campaign with
+    ``data = "devices"`` names may return the mapping ``initial`` itself, or a list of arrays, whose
+    names are "0", "1", and so on.
+
+    >>> InitialArrays({"0": np.zeros((10, 4)), "1": np.zeros(10)}).dimension
+    50
+    """
+
+    initial: Mapping[str, Any]
+
+    def __post_init__(self) -> None:
+        _check_initial(self.initial)
+
+    @property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """The shapes of the tensors, in the order of ``initial``."""
+        return _shapes_of(self.initial)
+
+    @property
+    def dimension(self) -> int:
+        return parameter_count(self.shapes)
+
+    def start(self, seed: int) -> NDArray[np.float64]:
+        """Return the initial weights, rounded to float32. The seed has no effect."""
+        return _flat_float32(self.initial)
+
+    def loss(self, parameters: dict[str, jax.Array], features: jax.Array, label: Any) -> jax.Array:
+        raise _only_devices_train()
+
+    def gradient(self, flat: Vector, features: Rows, labels: Rows) -> Vector:
+        raise _only_devices_train()
+
+    def scores(self, flat: Vector, features: Rows) -> Rows:
+        raise _only_devices_train()
+
+
+def _only_devices_train() -> InvalidValue:
+    return InvalidValue("data", DEVICES, "only the devices know how this model is trained")
+
+
+def _check_initial(initial: Mapping[str, Any]) -> None:
+    if not isinstance(initial, Mapping) or not initial:
+        raise InvalidValue("initial", initial, "must name at least one tensor")
+    for name, tensor in initial.items():
+        values = np.asarray(tensor)
+        if not isinstance(name, str) or values.dtype.kind not in "fiu" or not values.size:
+            raise InvalidValue("initial", name, "must map a name to an array of numbers")
+        if not np.all(np.isfinite(values.astype(np.float32))):
+            raise InvalidValue("initial", name, "must hold finite numbers that fit float32")
+
+
+def _shapes_of(tensors: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
+    return {name: tuple(np.shape(tensor)) for name, tensor in tensors.items()}
+
+
+def _flat_float32(tensors: Mapping[str, Any]) -> NDArray[np.float64]:
+    """Return the tensors as one vector of float64, rounded to float32."""
+    rounded = {name: np.asarray(tensor, np.float32) for name, tensor in tensors.items()}
+    return flatten(rounded, _shapes_of(tensors)).astype(np.float64)
 
 
 MODEL_NAMES = ("logistic", "softmax", "mlp", "cnn")
@@ -150,9 +211,43 @@ def model_by_name(
     return _import_model(name, shape, classes, folder)
 
 
+def initial_arrays_by_name(name: str, *, folder: str | os.PathLike[str] = ".") -> InitialArrays:
+    """Return the initial arrays of the function ``module:function``, which takes no arguments.
+
+    The function returns a mapping of names to arrays, or a list of arrays. Its module is searched
+    for as in ``model_by_name``.
+    """
+    function = _import_function(name, folder)
+    try:
+        arrays = function()
+        if isinstance(arrays, list | tuple):
+            arrays = {str(index): array for index, array in enumerate(arrays)}
+        return InitialArrays(arrays)
+    except Exception as error:
+        why = f"does not return initial arrays: {first_line(error)}"
+        raise InvalidValue("model", name, why) from error
+
+
 def _import_model(
     name: str, shape: tuple[int, ...], classes: int, folder: str | os.PathLike[str]
 ) -> Model:
+    function = _import_function(name, folder)
+    try:
+        model = function(shape, classes)
+    except Exception as error:
+        problem = f"{function.__name__} failed: {first_line(error)}"
+        raise InvalidValue("model", name, problem) from error
+    required_members = ("shapes", "dimension", "start", "loss", "gradient", "scores")
+    missing = ", ".join(member for member in required_members if not hasattr(model, member))
+    if missing:
+        why = f"returned a {type(model).__name__} without {missing}"
+        raise InvalidValue("model", name, f"{why}: return a checkins.tasks.OwnModel")
+    imported_model: Model = model
+    return imported_model
+
+
+def _import_function(name: str, folder: str | os.PathLike[str]) -> Callable[..., Any]:
+    """Import the function ``module:function`` from Python's path, ``folder`` or here."""
     module_name, colon, function_name = name.partition(":")
     if not (module_name and colon and function_name):
         raise InvalidValue("model", name, f'must be {", ".join(MODEL_NAMES)} or "module:function"')
@@ -167,14 +262,5 @@ def _import_model(
     if not callable(function):
         problem = "is not a function" if hasattr(module, function_name) else "does not exist"
         raise InvalidValue("model", name, f"{function_name} {problem} in {module_name}")
-    try:
-        model = function(shape, classes)
-    except Exception as error:
-        raise InvalidValue("model", name, f"{function_name} failed: {first_line(error)}") from error
-    required_members = ("shapes", "dimension", "start", "loss", "gradient", "scores")
-    missing = ", ".join(member for member in required_members if not hasattr(model, member))
-    if missing:
-        why = f"returned a {type(model).__name__} without {missing}"
-        raise InvalidValue("model", name, f"{why}: return a checkins.tasks.OwnModel")
-    imported_model: Model = model
-    return imported_model
+    imported: Callable[..., Any] = function
+    return imported
