@@ -47,6 +47,7 @@ ALLOCATION, INTEROP = (
 ODOMETER = "tests/client/test_odometer.py"
 OPERATORS = "tests/service/test_operators.py"
 SIGNATURE = "tests/ledger/test_signature.py"
+READER = "tests/service/test_read_page.py"
 
 MUTANTS = (
     Mutant(
@@ -1671,5 +1672,23 @@ MUTANTS = (
             "tests/simulation/test_average.py"
             "::test_it_is_the_average_of_the_models_of_all_slots_that_release_one",
         ),
+    ),
+    Mutant(
+        "hash-unread",
+        "the reader of certificates accepts a ledger whose hashes do not fit its lines",
+        (
+            Change(
+                "service/page/ledger-check.js",
+                "value.hash === sha256OfText(hashed)",
+                "HASH.test(value.hash)",
+            ),
+        ),
+        (f"{READER}::test_one_hundred_tampered_ledgers_are_refused_at_the_line_that_python_names",),
+    ),
+    Mutant(
+        "seal-unread",
+        "the reader of certificates accepts another campaign under a seal",
+        (Change("service/page/ledger-check.js", "entry.seal === seal,", "seal !== null,"),),
+        (f"{READER}::test_a_false_ledger_with_consistent_hashes_is_refused",),
     ),
 )
