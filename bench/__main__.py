@@ -1,13 +1,15 @@
 """`make bench`: run all benchmarks, print the results and write them to bench/RESULTS.md.
 
 `python -m bench NAME ...` runs some benchmarks again and keeps the other results. Below each table
-is the commit at which it was measured. `tools/figures.py --check` reads bench/measured.json.
+is the commit at which it was measured. At the end, the pages that show the tables are filled.
+`tools/figures.py --check` reads bench/measured.json.
 """
 
 from __future__ import annotations
 
 import argparse
 import importlib
+import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -40,6 +42,11 @@ BENCHES = {
     "waiting": "service",
 }
 """The module of each benchmark function. Only modules of chosen benchmarks are imported."""
+PAGES = (
+    "docs/comparison.md",
+    "docs/other-accountants.md",
+    *(f"docs/coming-from/{library}.md" for library in ("opacus", "jax-privacy", "dp-accounting")),
+)
 HEAD = (
     "# Measurements\n\n`make bench` measures these tables. Ratios differ less between machines than"
     " seconds do. Below each table is the commit at which it was measured."
@@ -74,7 +81,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         ordered = [kept[known] for known in BENCHES if known in kept]
         RESULTS.write_text("\n".join([HEAD, *ordered]), encoding="utf-8")
         holds = holds and section.holds
+    fill_pages()
     return 0 if holds else 1
+
+
+def fill_pages() -> None:
+    """Fill the pages of the documentation that show these tables."""
+    subprocess.run(
+        [sys.executable, "tools/generated.py", *PAGES], cwd=RESULTS.parents[1], check=True
+    )
 
 
 def text_of(name: str, section: Section, record: Record) -> str:

@@ -12,6 +12,7 @@ import re
 import subprocess
 from collections.abc import Iterable
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -31,7 +32,8 @@ class Record:
     """The record of a figure: commit, digests of measured files, and machine.
 
     ``kept_since`` is True if the figure is older than its record. ``commit`` is then the first
-    commit that contains the figure. ``uncommitted`` are measured files that differed from the
+    commit that contains the figure. ``date`` is the day of the measurement, or of that commit;
+    empty in records of older versions. ``uncommitted`` are measured files that differed from the
     commit. ``on`` describes the machine.
     """
 
@@ -40,6 +42,7 @@ class Record:
     on: str = ""
     uncommitted: tuple[str, ...] = ()
     kept_since: bool = False
+    date: str = ""
 
     @classmethod
     def of(cls, held: Any) -> Record:
@@ -52,10 +55,13 @@ class Record:
         if not isinstance(files, dict) or not files:
             raise ValueError("has no digests of the files it measures")
         uncommitted = tuple(held.get("uncommitted", ()))
-        return cls(commit, files, held.get("on", ""), uncommitted, held.get("kept_since", False))
+        on, kept_since = held.get("on", ""), held.get("kept_since", False)
+        return cls(commit, files, on, uncommitted, kept_since, held.get("date", ""))
 
     def as_json(self) -> dict[str, Any]:
         found: dict[str, Any] = {"commit": self.commit, "on": self.on}
+        if self.date:
+            found["date"] = self.date
         if self.kept_since:
             found["kept_since"] = True
         if self.uncommitted:
@@ -86,7 +92,8 @@ class Record:
 
 def measuring(files: dict[str, str], *, commit: str, root: Path = ROOT) -> Record:
     """Return the record of a figure that is measured now. ``files`` are the digests."""
-    return Record(commit, files, machine(), _uncommitted(commit, files, root))
+    today = datetime.now(UTC).date().isoformat()
+    return Record(commit, files, machine(), _uncommitted(commit, files, root), date=today)
 
 
 def commit_here(given: str | None = None, root: Path = ROOT) -> str:

@@ -3,7 +3,7 @@
 Run this script in the environment of ``dpsgd.txt``. Opacus, jax_privacy and dp_accounting assume
 Poisson sampling, and PLD-accounting that every example draws one step per epoch. The script also
 trains with Opacus and draws batches with jax_privacy, and checks that in every epoch each example
-takes part once, if the loader is changed as docs/other-accountants.md says.
+takes part once, if the loader is changed as docs/coming-from says.
 """
 
 from __future__ import annotations
