@@ -99,6 +99,7 @@ demo: $(INSTALLED)  ## run a coordinator and 5,000 devices, in two and a half mi
 	@$(BIN)/python examples/demo.py
 
 docs: $(INSTALLED)  ## build the site in build/site; fill generated blocks, run all code blocks
+	@$(BIN)/python tools/tutorial.py
 	@$(BIN)/python tools/generated.py
 	@$(BIN)/python tools/links.py
 	@$(BIN)/python -m tools.site

@@ -48,6 +48,9 @@ SERVICE = (
     "src/checkins/cli/commands/serve.py",
 )
 
+TUTORIAL = ("account", "audit", "check", "join", "operators", "plan", "serve", "simulate")
+"""The modules of the commands that docs/tutorial.md shows."""
+
 FIGURES = (
     _bench("table", "bench/table.py"),
     _bench("pure", "bench/pure.py"),
@@ -125,5 +128,11 @@ FIGURES = (
         "checkins paper utility --seeds 400 --out out",
         ("src/checkins/simulation/utility_sweep.py",),
         shown="docs/theory/utility.md",
+    ),
+    Figure(
+        "tutorial",
+        "python tools/tutorial.py --again",
+        tuple(f"src/checkins/cli/commands/{name}.py" for name in TUTORIAL),
+        shown="docs/tutorial.md",
     ),
 )
