@@ -169,7 +169,8 @@ def _content(content: Mapping[str, Any]) -> str:
     shown = []
     for kind, value in content.items():
         schema = value.get("schema", {})
-        shown.append(f"{_value(schema)}" if "$ref" in schema else f"`{kind}`")
+        is_object = "$ref" in schema or "anyOf" in schema
+        shown.append(_value(schema) if is_object else f"`{kind}`")
     return ", ".join(shown) or "none"
 
 

@@ -281,6 +281,18 @@ MUTANTS = (
         (f"{MODEL_UPDATE}::test_the_accumulator_starts_anew_after_each_step",),
     ),
     Mutant(
+        "model-before-choice",
+        "a client whose outcome is not known yet gets the model",
+        (
+            Change(
+                "service/runs/cached_responses.py",
+                'if outcome == "chosen" and live_run',
+                'if outcome != "dismissed" and live_run',
+            ),
+        ),
+        ("tests/service/test_routes.py::test_one_request_checks_in_waits_and_gets_the_model",),
+    ),
+    Mutant(
         "told-before-committed",
         "clients are invited before the choice is durable",
         (

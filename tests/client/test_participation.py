@@ -106,11 +106,51 @@ def test_the_final_state_holds_only_the_outcome() -> None:
 @pytest.mark.parametrize("kind", [kind for kind in RequestKind if kind is not RequestKind.WITHDRAW])
 def test_one_fault_of_any_kind_is_survived(kind: RequestKind, what: str) -> None:
     service = FakeService(campaign(slot_s=60.0, choose_s=25.0))
+    service.model_is_large = kind is RequestKind.MODEL  # else it has no request of its own
     world = World(service, fault=faults(what, on=kind))
     assert world.live() is Outcome.REPORTED
     assert len(service.reports) == 1
     assert len(service.tokens) == 1
     assert len(service.check_ins) == 1
+
+
+def kinds_in_slot(world: World) -> list[RequestKind]:
+    """The requests of a device in its slot, without those for the ledger."""
+    outside = (RequestKind.VIEW, RequestKind.ENROL, RequestKind.LEDGER)
+    return [request.kind for request in world.sent if request.kind not in outside]
+
+
+def test_a_check_in_shortly_before_the_choice_gets_the_outcome_and_the_model() -> None:
+    world = World(FakeService(campaign(slot_s=2.0, choose_s=1.0)))
+    assert world.live() is Outcome.REPORTED
+    assert kinds_in_slot(world) == [RequestKind.CHECK_IN, RequestKind.REPORT]
+    world = World(FakeService(campaign(slot_s=2.0, choose_s=1.0), choose=lambda receipt: False))
+    assert world.live() is Outcome.DISMISSED
+    assert kinds_in_slot(world) == [RequestKind.CHECK_IN]
+
+
+def test_an_earlier_check_in_gets_its_receipt_at_once() -> None:
+    world = World()
+    assert world.live() is Outcome.REPORTED
+    kinds = [RequestKind.CHECK_IN, RequestKind.OUTCOME, RequestKind.REPORT]
+    assert kinds_in_slot(world) == kinds
+
+
+@pytest.mark.parametrize("slot_s", [2.0, 10.0])
+@pytest.mark.parametrize("reason", ["is_older", "model_is_large"])
+def test_a_model_that_is_not_in_the_outcome_is_fetched(reason: str, slot_s: float) -> None:
+    world = World(FakeService(campaign(slot_s=slot_s, choose_s=0.5 * slot_s)))
+    setattr(world.service, reason, True)
+    assert world.live() is Outcome.REPORTED
+    assert kinds_in_slot(world)[-2:] == [RequestKind.MODEL, RequestKind.REPORT]
+
+
+@pytest.mark.parametrize("what", ["unanswered", "twice", "busy", "broken"])
+def test_a_check_in_that_waits_for_the_outcome_survives_a_fault(what: str) -> None:
+    service = FakeService(campaign(slot_s=20.0, choose_s=2.0))
+    world = World(service, fault=faults(what, on=RequestKind.CHECK_IN))
+    assert world.live() is Outcome.REPORTED
+    assert len(service.check_ins) == len(service.reports) == 1
 
 
 def test_a_retry_sends_the_same_bytes_with_noise_drawn_once() -> None:
@@ -376,6 +416,7 @@ def test_a_service_that_was_rolled_back_meanwhile_gets_nothing_more(
 ) -> None:
     """The ledger is looked at again before the device checks in, and before it reports."""
     world = World(randomness=FixedRandomness(slot=3), begins_s=-5.0)
+    world.service.model_is_large = True  # so that it has a request of its own
 
     def fault(request: Request) -> str:
         if request.kind is after:
@@ -533,7 +574,7 @@ def test_whatever_happens_a_device_takes_part_at_most_once(
     assert len(service.tokens) <= 1
     assert len(service.check_ins) <= 1
     assert len({request.body for request in world.requests(RequestKind.REPORT)}) <= 1
-    assert {request.path for request in world.requests(RequestKind.CHECK_IN)} <= {
+    assert {request.path.split("?")[0] for request in world.requests(RequestKind.CHECK_IN)} <= {
         f"/campaigns/{service.id}/slots/{slot}/check-ins"
     }
     if outcome is not None:

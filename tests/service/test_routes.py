@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from base64 import b64decode
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,9 @@ from checkins.campaign import campaign_from_canonical
 from checkins.ledger.entry import hash_model
 from checkins.ledger.signature import SignedHead, SigningKey
 from checkins.ledger.verification import verify
+from checkins.protocol import wire
 from checkins.protocol.report import model_from_bytes, report_to_bytes
+from checkins.protocol.wire import parse_time
 from checkins.service import logs
 from checkins.service.authentication import hashed as digest_of
 from checkins.service.runs import server_sent_events
@@ -160,6 +163,52 @@ def test_requests_of_clients_are_refused_with_their_slugs(on) -> None:
         assert problem(await it.ask("POST", "/enrolments")) == (404, "unknown-campaign")
 
     on(scenario)
+
+
+def test_one_request_checks_in_waits_and_gets_the_model(on) -> None:
+    async def scenario(it: Living) -> None:
+        await it.open(capacity=1, slots=2)
+        await it.begin(1)
+        tokens = [await it.enrol() for _ in range(3)]
+        path = "/slots/1/check-ins?model=true&wait="
+        early = await it.ask("POST", f"{path}0", tokens[0])
+        assert early.status_code == 202
+        assert (early.json()["outcome"], early.json()["model"]) == ("waiting", None)
+        asked = [asyncio.create_task(it.ask("POST", f"{path}60", token)) for token in tokens]
+        await until(lambda: it.waiters == 3)
+        await it.choose(1)
+        answers = [(await answer).json() for answer in asked]
+        assert answers[0]["receipt"] == early.json()["receipt"]
+        assert len({answer["receipt"] for answer in answers}) == 3
+        assert sorted(one["outcome"] for one in answers) == ["chosen", "dismissed", "dismissed"]
+        ends = it.live_run.spec.run_schedule.ends(1)
+        assert {(one["slot"], parse_time(one["ends"])) for one in answers} == {(1, ends)}
+        assert all(one["model"] is None for one in answers if one["outcome"] == "dismissed")
+        [chosen] = [one for one in answers if one["outcome"] == "chosen"]
+        model = await it.ask("GET", "/slots/1/model", chosen["receipt"])
+        assert b64decode(chosen["model"]) == model.content
+        for one in answers:
+            polled = await it.ask("GET", f"/check-ins/{one['receipt']}?model=true")
+            assert polled.json() == one
+        assert (await it.report(1, chosen["receipt"])).status_code == 200
+        for query in ("model=1", "model=true&model=true", "model=true&wait=61"):
+            answer = await it.ask("POST", f"/slots/1/check-ins?{query}", tokens[0])
+            assert problem(answer) == (422, "invalid"), query
+
+    on(scenario)
+
+
+def test_a_large_model_is_not_sent_with_the_outcome(here, monkeypatch) -> None:
+    async def scenario(it: Living) -> None:
+        await it.open(capacity=1)
+        await it.begin(1)
+        receipt = await it.check_in(1)
+        await it.choose(1)
+        answer = await it.ask("GET", f"/check-ins/{receipt}?model=true")
+        assert (answer.json()["outcome"], answer.json()["model"]) == ("chosen", None)
+
+    monkeypatch.setattr(wire, "MAX_INLINE_MODEL_BYTES", 100)
+    here(scenario)
 
 
 def test_a_client_that_is_a_little_early_is_kept_waiting(here) -> None:

@@ -11,12 +11,14 @@ import json
 import re
 import threading
 import time
+from base64 import b64encode
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
+from urllib.parse import parse_qsl
 
 import httpx
 import numpy as np
@@ -101,6 +103,10 @@ class FakeService:
         self.wait: Callable[[float, Callable[[], bool]], None] | None = None
         self.override: Override | None = None
         """Answers a request instead of the service, unless it returns None."""
+        self.is_older = False
+        """Whether it is of a version that sends no outcome with a receipt, and no model with it."""
+        self.model_is_large = False
+        """Whether the model is too large to be sent with the outcome."""
         self.late_s = 0.0
         """Seconds by which slots begin later than the schedule says."""
 
@@ -199,10 +205,13 @@ class FakeService:
             if method == "DELETE":
                 return self._withdraw(bearer)
             return self._enrol(bearer, headers)
+        asked = dict(parse_qsl(query))
+        wait_s = float(asked.get("wait", 30))
+        with_model = asked.get("model") == "true" and not self.is_older
         if found := re.fullmatch(r"/slots/(\d+)/check-ins", rest):
-            return self._check_in(int(found[1]), bearer)
+            return self._check_in(int(found[1]), bearer, wait_s=wait_s, with_model=with_model)
         if found := re.fullmatch(r"/check-ins/([\w.-]+)", rest):
-            return self._outcome(found[1], float(query.removeprefix("wait=") or 30))
+            return self._outcome(found[1], wait_s, with_model=with_model)
         if found := re.fullmatch(r"/slots/(\d+)/model", rest):
             return self._model(int(found[1]), bearer)
         if found := re.fullmatch(r"/slots/(\d+)/report", rest):
@@ -224,7 +233,14 @@ class FakeService:
         self.withdrawn.add(token)
         return Reply(204)
 
-    def _check_in(self, slot: int, token: str | None) -> Reply:
+    def _check_in(self, slot: int, token: str | None, *, wait_s: float, with_model: bool) -> Reply:
+        reply = self._receipt(slot, token)
+        if reply.status == 202 and with_model:
+            outcome = self._outcome(json.loads(reply.body)["receipt"], wait_s, with_model=True)
+            return Reply(202, outcome.body, outcome.headers)
+        return reply
+
+    def _receipt(self, slot: int, token: str | None) -> Reply:
         if token not in self.tokens:
             return problem(401, "not-enrolled")
         now = self.now_s()
@@ -248,7 +264,7 @@ class FakeService:
                 return slot
         return None
 
-    def _outcome(self, receipt: str, wait_s: float) -> Reply:
+    def _outcome(self, receipt: str, wait_s: float, *, with_model: bool) -> Reply:
         assert 0 <= wait_s <= 60
         slot = self._slot_of(receipt)
         if slot is not None and self.wait is not None:
@@ -256,10 +272,16 @@ class FakeService:
             slot = self._slot_of(receipt)
         if slot is None:
             return problem(404, "unknown-receipt")
-        if not self.has_chosen(slot):
-            return said(200, outcome="waiting", slot=slot)
-        outcome = "chosen" if self.choose(receipt) else "dismissed"
-        return said(200, outcome=outcome, slot=slot)
+        outcome = "waiting"
+        if self.has_chosen(slot):
+            outcome = "chosen" if self.choose(receipt) else "dismissed"
+        if not with_model:
+            return said(200, outcome=outcome, slot=slot)
+        model = None
+        if outcome == "chosen" and not self.model_is_large:
+            model = b64encode(self._model(slot, receipt).body).decode()
+        ends = datetime.fromtimestamp(self.begin(slot + 1), UTC).isoformat()
+        return said(200, receipt=receipt, outcome=outcome, slot=slot, ends=ends, model=model)
 
     def _invited(self, slot: int, receipt: str | None) -> bool:
         here = self._slot_of(receipt)

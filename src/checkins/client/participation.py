@@ -11,8 +11,10 @@ A view is the public description of the run that the service sends.
 
 from __future__ import annotations
 
+import binascii
 import math
 import os
+from base64 import b64decode
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -69,6 +71,9 @@ CHECK_IN_SPREAD = 0.25
 """Devices check in at a random time in the first quarter of a slot's check-in period."""
 MAX_POLL_S = 30
 """Longest wait in seconds of one long poll."""
+MAX_HELD_CHECK_IN_S = 2.0
+"""Seconds before the choice from which a check-in waits for the outcome, to save a request. An
+earlier check-in gets its receipt at once, so that a device soon notices that a message was lost."""
 MAX_LOGGED_UNITS = 10_000
 """A report with more values than this is not written to the journal, the owner's log."""
 
@@ -121,6 +126,7 @@ class Participation:
             randomness=randomness,
         )
         self._same_ledger: frozenset[str] | None = None  # set by _use_odometer
+        self._known_outcome: wire.Outcome | None = None  # received with the receipt
         self._view: CampaignView  # set by _fetch_view
         self._machine: Participant  # state of the state machine, set by _check_campaign
 
@@ -306,7 +312,11 @@ class Participation:
             return event
         yield self._log("checking-in", slot=slot)
         response = yield from self._send_in_slot(
-            slot, check_in_request, slot, token=str(self._saved.token)
+            slot,
+            check_in_request,
+            slot,
+            token=str(self._saved.token),
+            wait_s=self._wait_s(slot) if self._choice_in_s(slot) <= MAX_HELD_CHECK_IN_S else None,
         )
         if isinstance(response, Event):
             return response
@@ -314,6 +324,7 @@ class Participation:
         receipt = body and safe_secret(body["receipt"])
         if receipt:
             yield self._log("checked-in", slot=slot, receipt=receipt)
+            self._known_outcome = response.parse_json(wire.Outcome, 202)
             return events.Acknowledged(receipt)
         if response.problem == "too-early":
             yield from self._refresh_view()
@@ -323,27 +334,71 @@ class Participation:
         return (yield from self._retry(slot, response))
 
     def _await_outcome(self, receipt: str) -> Flow[Event]:
-        """Ask with a long poll whether the device was chosen. If it was, fetch the model."""
+        """Ask with a long poll whether the device was chosen. If it was, get the model.
+
+        If the outcome came with the receipt, do not ask.
+        """
         slot = self._machine.drawn_slot
-        choice_s = self._view.run_schedule.chooses(slot)
-        if choice_s - self._service.server_s() > MAX_POLL_S:
-            yield from self._sleep_until(choice_s - 5.0)  # the outcome is not known earlier
-        remaining_s = choice_s - self._service.server_s()
-        wait_s = min(MAX_POLL_S, 1 + max(0, math.ceil(remaining_s)))
+        known, self._known_outcome = self._known_outcome, None
+        event = yield from self._use_outcome(slot, receipt, known)
+        if event is not None:
+            return event
+        if self._choice_in_s(slot) > MAX_POLL_S:  # the outcome is not known earlier
+            yield from self._sleep_until(self._view.run_schedule.chooses(slot) - 5.0)
+        wait_s = self._wait_s(slot)
         response = yield from self._send_in_slot(slot, outcome_request, receipt, wait_s=wait_s)
         if isinstance(response, Event):
             return response
         body = response.parse_json(wire.Outcome, 200)
+        event = yield from self._use_outcome(slot, receipt, body)
+        if event is not None:
+            return event
+        has_waited = response.received_s - response.sent_s > 0.5 * wait_s
+        if body and body["slot"] == slot and body["outcome"] == "waiting" and has_waited:
+            return events.RetryDue()
+        return (yield from self._retry(slot, response, accept_refusal=False))
+
+    def _choice_in_s(self, slot: int) -> float:
+        """Return the seconds until the choice of this slot; negative after it."""
+        return self._view.run_schedule.chooses(slot) - self._service.server_s()
+
+    def _wait_s(self, slot: int) -> int:
+        """Return how many seconds a request for the outcome of this slot should wait."""
+        return min(MAX_POLL_S, 1 + max(0, math.ceil(self._choice_in_s(slot))))
+
+    def _use_outcome(
+        self, slot: int, receipt: str, body: wire.Outcome | None
+    ) -> Flow[Event | None]:
+        """Return the event for an outcome in this slot; None if ``body`` has none, or it is open.
+
+        The model may be in ``body`` too (``wire.OutcomeWithModel``). If it is not, fetch it.
+        """
         match body and body["slot"] == slot and body["outcome"]:
             case "dismissed":
                 yield self._log("dismissed", slot=slot, receipt=receipt)
                 return events.Dismissed(receipt)
             case "chosen":
                 yield self._log("chosen", slot=slot, receipt=receipt)
+                model = self._inline_model(body or {})
+                if model is not None:
+                    return events.Invited(receipt, model)
                 return (yield from self._fetch_model(slot, receipt))
-            case "waiting" if response.received_s - response.sent_s > 0.5 * wait_s:
-                return events.RetryDue()
-        return (yield from self._retry(slot, response, accept_refusal=False))
+        return None
+
+    def _inline_model(self, body: Mapping[str, object]) -> Any | None:
+        """Return the flat model in an outcome; None if there is none of this campaign."""
+        encoded = body.get("model")
+        if not isinstance(encoded, str):
+            return None
+        try:
+            return self._parse_model(b64decode(encoded, validate=True))
+        except (ValueError, binascii.Error):
+            return None
+
+    def _parse_model(self, content: bytes) -> Any:
+        """Return a model as a flat array; raise ValueError if it is no model of this campaign."""
+        tensors, _ = model_from_bytes(content)
+        return flatten(tensors, self._view.shapes).astype(np.float64)
 
     def _fetch_model(self, slot: int, receipt: str) -> Flow[Event]:
         shapes = self._view.shapes
@@ -354,8 +409,7 @@ class Participation:
             return response
         if response.status == 200:
             with suppress(ValueError):  # the body is no model of this campaign: retry
-                tensors, _ = model_from_bytes(response.body)
-                return events.Invited(receipt, flatten(tensors, shapes).astype(np.float64))
+                return events.Invited(receipt, self._parse_model(response.body))
         return (yield from self._retry(slot, response, accept_refusal=False))
 
     def _train(self, model: Any) -> Flow[Event]:

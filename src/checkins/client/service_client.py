@@ -83,16 +83,37 @@ def withdraw_request(run_id: str, *, token: str) -> Request:
     return Request(RequestKind.WITHDRAW, "DELETE", path, RESPONSE_TIMEOUT_S, wire.bearer(token))
 
 
-def check_in_request(run_id: str, slot: int, *, token: str, timeout_s: float) -> Request:
-    """Build the request to check in to a slot. A retry gets the same receipt."""
-    path = wire.CHECK_INS_PATH.format(run=run_id, slot=slot)
-    return Request(RequestKind.CHECK_IN, "POST", path, timeout_s, wire.bearer(token))
+def check_in_request(
+    run_id: str, slot: int, *, token: str, timeout_s: float, wait_s: int | None = None
+) -> Request:
+    """Build the request to check in to a slot. A retry gets the same receipt.
+
+    With ``wait_s``, the service waits for the outcome for at most so many seconds and sends it with
+    the receipt. If None, the service responds at once, with the receipt only.
+    """
+    path, headers = wire.CHECK_INS_PATH.format(run=run_id, slot=slot), wire.bearer(token)
+    if wait_s is None:
+        return Request(RequestKind.CHECK_IN, "POST", path, timeout_s, headers)
+    return Request(
+        RequestKind.CHECK_IN,
+        "POST",
+        f"{path}?model=true&wait={wait_s}",
+        wait_s + timeout_s,
+        headers,
+        max_bytes=wire.MAX_OUTCOME_BYTES,
+    )
 
 
 def outcome_request(run_id: str, receipt: str, *, wait_s: int, timeout_s: float) -> Request:
-    """Build the long poll for the outcome. The service waits for it for at most ``wait_s``."""
+    """Build the long poll for the outcome and the model, for at most ``wait_s`` seconds."""
     path = wire.OUTCOME_PATH.format(run=run_id, receipt=receipt)
-    return Request(RequestKind.OUTCOME, "GET", f"{path}?wait={wait_s}", wait_s + timeout_s)
+    return Request(
+        RequestKind.OUTCOME,
+        "GET",
+        f"{path}?model=true&wait={wait_s}",
+        wait_s + timeout_s,
+        max_bytes=wire.MAX_OUTCOME_BYTES,
+    )
 
 
 def model_request(

@@ -50,6 +50,10 @@ RUN_ID = rf"[0-9a-f]{{{RUN_ID_DIGITS}}}-[0-9]{{1,7}}"
 """The regular expression of a run's id."""
 SHA256_PATTERN = re.compile(r"[0-9a-f]{64}")
 """The regular expression of a hash."""
+MAX_INLINE_MODEL_BYTES = 2**16
+"""Largest model in bytes that an ``OutcomeWithModel`` contains."""
+MAX_OUTCOME_BYTES = 2**17
+"""Largest ``OutcomeWithModel`` in bytes. In base64, a model takes four thirds of its size."""
 MAX_NUMBERS = 2**24
 """Largest number of parameters of a model. A ledger line with such a model has 180 MB."""
 
@@ -305,6 +309,17 @@ class Outcome(TypedDict):
 
     outcome: OutcomeName
     slot: int
+
+
+class OutcomeWithModel(Receipt, Outcome):
+    """The outcome of a check-in and, for a chosen client, all that it needs to make its report."""
+
+    ends: Annotated[str, "When the slot ends, in UTC. A report must arrive before"]
+    model: Annotated[
+        str | None,
+        "The model to train, as safetensors in base64, if you were chosen; null otherwise, and for"
+        f" a model of more than {MAX_INLINE_MODEL_BYTES:,} bytes, which has an address of its own",
+    ]
 
 
 class ReportAccepted(TypedDict):

@@ -25,9 +25,11 @@ from checkins.service.routes.requests import (
     openapi_options,
     runner_of,
     unless_disconnected,
+    with_model_of,
 )
-from checkins.service.runs import client_requests
+from checkins.service.runs import cached_responses, client_requests
 from checkins.service.runs.intake import Submission
+from checkins.service.runs.live_run import LiveRun
 
 router = APIRouter(tags=["clients"], route_class=PlainRoute)
 
@@ -70,27 +72,35 @@ async def withdraw(request: Request) -> Response:
     status_code=status.HTTP_202_ACCEPTED,
     **openapi_options(
         "Check in to a slot",
-        wire.Receipt,
-        "run slot",
+        wire.Receipt | wire.OutcomeWithModel,
+        "run slot model wait",
         security="token",
         problems=("refused", "too-early", "over", "invalid"),
     ),
 )
 async def check_in(request: Request) -> Response:
     """A successful check-in uses up your only participation, whether you are chosen or not. The
-    response does not reveal who else has checked in."""
+    response does not reveal who else has checked in. With `model=true`, the response comes when the
+    choice is made, or after `wait` seconds with the outcome `waiting`. If it does not reach you,
+    send the check-in again: you get the same receipt."""
     live_run, slot = await live_run_of(request), integer_of(request, "slot")
-    token = bearer_of(request)
-    receipt = await client_requests.check_in(runner_of(request), live_run, slot, token)
-    return json_response(wire.Receipt(receipt=receipt), code=status.HTTP_202_ACCEPTED)
+    token, runner, with_model = bearer_of(request), runner_of(request), with_model_of(request)
+    timeout_s = min(number_of(request, "wait"), runner.settings.limits.waiting_s)
+    receipt = await client_requests.check_in(runner, live_run, slot, token)
+    if not with_model:
+        return json_response(wire.Receipt(receipt=receipt), code=status.HTTP_202_ACCEPTED)
+    # The slot may be over before its choice is known here. The check-in was accepted all the same.
+    outcome = await _outcome(request, live_run, slot, receipt, timeout_s=timeout_s) or "waiting"
+    body = cached_responses.outcome_with_model(live_run, slot, outcome, receipt=receipt)
+    return Response(body, status.HTTP_202_ACCEPTED, media_type=wire.JSON_TYPE)
 
 
 @router.get(
     wire.OUTCOME_PATH,
     **openapi_options(
         "Ask whether you were chosen",
-        wire.Outcome,
-        "run receipt wait",
+        wire.Outcome | wire.OutcomeWithModel,
+        "run receipt wait model",
         problems=("unknown-receipt", "invalid"),
     ),
 )
@@ -99,20 +109,33 @@ async def wait_for_outcome(request: Request) -> Response:
     `waiting`. The choice is durable before any client learns of it."""
     live_run, runner = await live_run_of(request), runner_of(request)
     timeout_s = min(number_of(request, "wait"), runner.settings.limits.waiting_s)
-    receipt = request.path_params["receipt"]
+    receipt, with_model = request.path_params["receipt"], with_model_of(request)
     if not re.fullmatch(RECEIPT_PATTERN, receipt):
         raise client_requests.unknown_receipt()
     slot = await client_requests.slot_of(runner, live_run, receipt)
+    outcome = await _outcome(request, live_run, slot, receipt, timeout_s=timeout_s)
+    if outcome is None:
+        raise client_requests.unknown_receipt()
+    if not with_model:
+        return json_response(wire.Outcome(outcome=outcome, slot=slot))
+    body = cached_responses.outcome_with_model(live_run, slot, outcome, receipt=receipt)
+    return Response(body, media_type=wire.JSON_TYPE)
+
+
+async def _outcome(
+    request: Request, live_run: LiveRun, slot: int, receipt: str, *, timeout_s: float
+) -> wire.OutcomeName | None:
+    """Wait for the outcome of a check-in; return None if its slot is over."""
+    runner = runner_of(request)
     outcome = live_run.outcome(slot, receipt)
     if outcome == "waiting":
         next_outcome = client_requests.wait_for_outcome(
             runner, live_run, slot, receipt, timeout_s=timeout_s
         )
         outcome = await unless_disconnected(request, next_outcome)
-    if outcome is None:
-        raise client_requests.unknown_receipt()
-    runner.metrics.count_long_poll(outcome)
-    return json_response(wire.Outcome(outcome=outcome, slot=slot))
+    if outcome is not None:
+        runner.metrics.count_long_poll(outcome)
+    return outcome
 
 
 @router.get(

@@ -60,6 +60,7 @@ _RUN_MEANING = "The id of a run: twelve digits of the campaign's seal, and the n
 _KEY_MEANING = "A random string. A retry with the same key gets the same token"
 _LINES_SCHEMA = {"type": "integer", "maximum": MAX_ENTRIES}
 _WAIT_SCHEMA = {"minimum": 0, "maximum": 60, "default": 30}
+_WITH_MODEL_MEANING = "Whether to respond with the outcome and, if you were chosen, with the model"
 _KEY_SCHEMA = {"minLength": 16, "maxLength": 200, "pattern": "^[!-~]+$"}
 PARAMETERS: dict[str, dict[str, Any]] = {
     "run": parameter("path", _RUN_MEANING, True, type="string", pattern=f"^{wire.RUN_ID}$"),
@@ -75,6 +76,7 @@ PARAMETERS: dict[str, dict[str, Any]] = {
         "path", "The name of an operator", True, type="string", pattern=f"^{OPERATOR_NAME.pattern}$"
     ),
     "wait": parameter("query", "Longest wait in seconds", False, type="number", **_WAIT_SCHEMA),
+    "model": parameter("query", _WITH_MODEL_MEANING, False, type="boolean", default=False),
     "after": parameter(
         "query", "Number of lines to skip", False, **_LINES_SCHEMA, minimum=0, default=0
     ),
@@ -91,7 +93,7 @@ BINARY_SCHEMA = {"type": "string", "format": "binary"}
 
 def openapi_options(
     summary: str,
-    response: type | tuple[str, str] | None,
+    response: type | UnionType | tuple[str, str] | None,
     parameters: str = "",
     *,
     security: str | None = None,
@@ -100,13 +102,13 @@ def openapi_options(
 ) -> dict[str, Any]:
     """Return the arguments of a route's decorator that describe the route in OpenAPI.
 
-    ``response`` is a ``TypedDict`` of ``wire`` if the response is JSON, a tuple of description and
-    media type if it is other content, or None if it is empty. ``parameters`` lists names in
-    ``PARAMETERS``, separated by spaces. ``security`` is a name in ``SECURITY_SCHEMES``, or None if
-    no credential is needed. ``body`` is the media type of the request's body, a ``TypedDict`` of
-    ``wire`` if it is JSON, or None without a body. ``problems`` are the slugs of problem types
-    that the route may return. The problems of an unknown run, of a missing credential and
-    ``COMMON_PROBLEMS`` are added.
+    ``response`` is a ``TypedDict`` of ``wire`` or a union of them if the response is JSON, a tuple
+    of description and media type if it is other content, or None if it is empty. ``parameters``
+    lists names in ``PARAMETERS``, separated by spaces. ``security`` is a name in
+    ``SECURITY_SCHEMES``, or None if no credential is needed. ``body`` is the media type of the
+    request's body, a ``TypedDict`` of ``wire`` if it is JSON, or None without a body. ``problems``
+    are the slugs of problem types that the route may return. The problems of an unknown run, of a
+    missing credential and ``COMMON_PROBLEMS`` are added.
     """
     options: dict[str, Any] = {"summary": summary}
     names = parameters.split()
@@ -133,7 +135,7 @@ def openapi_options(
         content = {"description": description, "content": {media_type: {"schema": schema}}}
         options |= {"response_class": Response, "responses": {200: content} | options["responses"]}
     elif response is not None:
-        options["response_model"] = schema_of(response)
+        options["response_model"] = _with_models(response)
     if "If-None-Match" in names:
         not_modified = {"description": "The latest model is the one in If-None-Match"}
         options["responses"][status.HTTP_304_NOT_MODIFIED] = not_modified
@@ -193,6 +195,14 @@ def number_of(request: Request, name: str, *, is_integer: bool = False) -> float
     raise Problem(
         "invalid", f"{name}: must be one number from {schema['minimum']} to {schema['maximum']:,}"
     )
+
+
+def with_model_of(request: Request) -> bool:
+    """Return the parameter ``model`` of the query; raise ``invalid`` if it is no boolean."""
+    texts = request.query_params.getlist("model") or ["false"]
+    if len(texts) == 1 and texts[0] in ("true", "false"):
+        return texts[0] == "true"
+    raise Problem("invalid", "model: must be true or false")
 
 
 async def unless_disconnected(request: Request, work: Coroutine[Any, Any, Result]) -> Result:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+from base64 import b64encode
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
@@ -205,6 +206,35 @@ def cached_model(live_run: LiveRun, snapshot: RunSnapshot) -> bytes:
     if head not in live_run.cached_models:
         live_run.cached_models = {head: model_bytes(live_run.spec, snapshot)}
     return live_run.cached_models[head]
+
+
+def outcome_with_model(
+    live_run: LiveRun, slot: int, outcome: wire.OutcomeName, *, receipt: str
+) -> bytes:
+    """Return an ``OutcomeWithModel`` as JSON, with the model only if the outcome is ``chosen``.
+
+    All clients with the same outcome share all of it except for the receipt, so that is cached.
+    ``LiveRun.outcome`` returns ``chosen`` only for a choice that is durable (invariant 4).
+    """
+    head = live_run.snapshot.ledger.head
+    key = (slot, outcome, head)
+    if key not in live_run.cached_outcomes:
+        model = None
+        if outcome == "chosen" and live_run.snapshot.state.slot == slot:
+            encoded = cached_model(live_run, live_run.snapshot)
+            if len(encoded) <= wire.MAX_INLINE_MODEL_BYTES:
+                model = b64encode(encoded).decode("ascii")
+        shared = wire.to_json(
+            {
+                "slot": slot,
+                "outcome": outcome,
+                "ends": wire.format_time(live_run.spec.run_schedule.ends(slot)),
+                "model": model,
+            }
+        )
+        others = live_run.cached_outcomes.items()
+        live_run.cached_outcomes = {k: body for k, body in others if k[2] == head} | {key: shared}
+    return b'{"receipt":"%b",%b' % (receipt.encode(), live_run.cached_outcomes[key][1:])
 
 
 def model_bytes(spec: RunSpec, snapshot: RunSnapshot) -> bytes:

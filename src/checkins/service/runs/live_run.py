@@ -51,6 +51,8 @@ class LiveRun:
     """The view as JSON without the server's time; None if it must be built again."""
     cached_models: dict[str, bytes] = field(default_factory=dict)
     """The latest model as safetensors; the key is the head of the ledger."""
+    cached_outcomes: dict[tuple[int, OutcomeName, str], bytes] = field(default_factory=dict)
+    """Outcomes with the model as JSON without the receipt; the key is slot, outcome and head."""
     _report_locks: dict[str, tuple[asyncio.Lock, int]] = field(default_factory=dict)
     """For each receipt, a lock and the number of its reports that are in transfer."""
     _choice: SlotChoice | None = None
