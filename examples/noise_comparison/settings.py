@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import NamedTuple
 
+from checkins.accounting import GaussianNoise
 from checkins.campaign import Campaign, parse_campaign
+from checkins.strategies import Workload, optimised
 
 CLIENTS, MOMENTUM = 60_000, 0.9
 FILE = """schema = 1
@@ -59,14 +62,19 @@ TUNED: dict[str, dict[float, Setting]] = {
 }
 """The settings that ``tune`` chose for each method and epsilon."""
 
+FOR_AVERAGE = "correlated noise for the average"
+"""A method that is tuned only to be compared: the strategy is optimised for the average of the
+models alone. With ``CORRELATED``, it is optimised for all models."""
 INDEPENDENT_DESIGNS = ((32, 1), (64, 1), (128, 1), (256, 1))
+CORRELATED_DESIGNS = ((128, 16), (256, 16), (256, 32), (512, 32))
 DESIGNS = {
-    CORRELATED: ((128, 16), (256, 16), (256, 32), (512, 32)),
+    CORRELATED: CORRELATED_DESIGNS,
+    FOR_AVERAGE: CORRELATED_DESIGNS,
     INDEPENDENT: INDEPENDENT_DESIGNS,
     POISSON: INDEPENDENT_DESIGNS,
 }
 """Pairs (slots, bands) that are tried for each method."""
-TOTAL_RATES = (512, 1024, 2048, 4096)
+TOTAL_RATES = (256, 512, 1024, 2048, 4096)
 """The rates that are tried, times the number of slots."""
 
 
@@ -78,3 +86,15 @@ def campaign_of(setting: Setting, epsilon: float) -> Campaign:
         strategy = f'{{ bands = {setting.bands}, strategy = "optimised" }}'
         values["noise"] = f", noise = {strategy}"
     return parse_campaign(FILE.format(**values)).campaign
+
+
+def for_average(campaign: Campaign) -> Campaign:
+    """Return the campaign with a strategy that is optimised for the average of the models alone."""
+    noise, task, strategy = campaign.design.randomizer, campaign.task, campaign.strategy
+    assert isinstance(noise, GaussianNoise)
+    assert task is not None
+    assert strategy is not None
+    momentum = (task.optimizer.momentum, task.optimizer.nesterov)
+    workload = Workload(campaign.design.slots, *momentum, tail=task.average)
+    noise = replace(noise, strategy=optimised(strategy.bands, workload))
+    return replace(campaign, design=replace(campaign.design, randomizer=noise))

@@ -8,11 +8,14 @@ from functools import cache
 
 from noise_comparison.settings import (
     CLIENTS,
+    CORRELATED,
     DESIGNS,
+    FOR_AVERAGE,
     POISSON,
     TOTAL_RATES,
     Setting,
     campaign_of,
+    for_average,
 )
 
 from checkins.accounting import Parameter, calibrate
@@ -24,6 +27,8 @@ from checkins.simulation.engine.training import Scenario, Training
 from checkins.tasks.loaded_task import LoadedTask
 
 TUNING_SEEDS = (101, 102)
+COMPARED_SEEDS = range(103, 113)
+"""Seeds with which two tuned methods are compared on even pictures."""
 EVEN, ODD = 0, 1
 """Number of the first test picture of each half."""
 
@@ -35,6 +40,8 @@ def calibrated(method: str, slots: int, bands: int, epsilon: float) -> tuple[Mec
     Poisson sampling has the epsilon of check-ins with the same number of slots.
     """
     campaign = campaign_of(Setting(slots, bands, rate=1.0), epsilon)
+    if method == FOR_AVERAGE:
+        campaign = for_average(campaign)
     found = calibrate(
         campaign.design, parameter=Parameter.NOISE_MULTIPLIER, **asdict(campaign.budget)
     )
@@ -92,3 +99,17 @@ def tune(method: str, epsilon: float) -> Setting:
                 break
             best = scores[setting]
     return max(scores, key=scores.__getitem__)
+
+
+def loss_of_average_strategy(correlated: Setting, epsilon: float) -> list[float]:
+    """Return what accuracy is lost, by seed, if the strategy is optimised for the average alone.
+
+    ``correlated`` is the tuned setting of the strategy for all models. The other strategy is tuned
+    in the same way. Both are compared on even pictures, with seeds that tuned neither.
+    """
+    average = tune(FOR_AVERAGE, epsilon)
+    return [
+        accuracy(CORRELATED, correlated, epsilon, seed=seed, pictures=EVEN)
+        - accuracy(FOR_AVERAGE, average, epsilon, seed=seed, pictures=EVEN)
+        for seed in COMPARED_SEEDS
+    ]
