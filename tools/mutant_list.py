@@ -1166,6 +1166,21 @@ MUTANTS = (
         (f"{FULL_SLOTS}::test_a_probability_of_more_full_slots_is_added_to_delta",),
     ),
     Mutant(
+        "failed-training-shows",
+        "a device whose training fails sends nothing, so that its data decide whether it reports",
+        (
+            Change(
+                "client/participation.py",
+                "                return make_dummy(view)\n",
+                "                raise\n",
+            ),
+        ),
+        (
+            "tests/client/test_participation.py"
+            "::test_a_device_whose_training_fails_sends_a_dummy_and_raises_at_its_end",
+        ),
+    ),
+    Mutant(
         "uncharged-draw",
         "a device draws its slot before its odometer is charged",
         (

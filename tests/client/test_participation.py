@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,7 +20,8 @@ from checkins.client.view import parse_view
 from checkins.errors import InvalidValue
 from checkins.protocol.participant import Phase
 from checkins.protocol.report import report_from_bytes
-from tests.client.world import Crash, FixedRandomness, SlopeTrainer, World, faults
+from tests.client.world import Crash, FixedRandomness, SlopeTrainer, World, faults, slope
+from tests.support.campaigns import SERVER_NOISE
 from tests.support.fake_service import DIMENSION, START_S, FakeService, campaign, problem
 
 
@@ -478,23 +481,63 @@ def test_the_view_after_a_restart_is_durable_too() -> None:
     assert (kept.entries, kept.head) == (3, world.service.head(3))
 
 
-def test_a_trainer_that_fails_ends_the_run_and_leaves_the_slot_to_a_dummy() -> None:
+def fails(model: object) -> object:
+    raise RuntimeError("out of battery")
 
-    def update(model: object) -> object:
-        raise RuntimeError("out of battery")
 
-    world = World(trainer=SlopeTrainer(update))
-    with pytest.raises(RuntimeError, match="battery"):
+WRONG_SHAPE = {"weights": np.zeros(3), "bias": np.zeros(())}
+
+
+@pytest.mark.parametrize(
+    ("update", "error", "said"),
+    [(fails, RuntimeError, "battery"), (lambda model: WRONG_SHAPE, InvalidValue, "shape")],
+)
+def test_a_device_whose_training_fails_sends_a_dummy_and_raises_at_its_end(
+    update: Callable[[Any], Any], error: type[Exception], said: str
+) -> None:
+    service = FakeService(campaign(randomizer=SERVER_NOISE, capacity=2))
+    world = World(service, trainer=SlopeTrainer(update))
+    with pytest.raises(error, match=said):
         world.live()
-    assert world.service.reports == {}
+    [report] = world.service.reports.values()
+    assert not np.any(report_from_bytes(report, dimension=DIMENSION))
+    assert [event["event"] for event in world.events_logged].count("training-failed") == 1
+    assert world.live() is Outcome.REPORTED  # it has ended, and does not train again
+    assert world.trainer.calls == 1
 
 
-def test_an_update_of_another_shape_is_the_trainers_fault() -> None:
-    world = World(
-        trainer=SlopeTrainer(lambda model: {"weights": np.zeros(3), "bias": np.zeros(())})
-    )
-    with pytest.raises(InvalidValue, match="shape"):
+def test_after_a_crash_the_same_dummy_is_sent_and_the_failed_training_is_not_repeated() -> None:
+    whole = World(FakeService(), trainer=SlopeTrainer(fails))
+    with pytest.raises(RuntimeError):
+        whole.live()
+    stored = [isinstance(each, Train) for each in whole.actions].index(True) + 3
+    assert isinstance(whole.actions[stored - 1], Save)
+    world = World(FakeService(), trainer=SlopeTrainer(fails), crash_after=stored)
+    with pytest.raises(Crash):
         world.live()
+    world.crash_after = None
+    assert world.live() is Outcome.REPORTED
+    assert world.trainer.calls == 1
+    [sent] = world.requests(RequestKind.REPORT)
+    assert sent.body == next(saved.report for saved in world.saved if saved.report)
+
+
+class InSlot:
+    """A trainer that records in which run and slot it was called."""
+
+    def __init__(self) -> None:
+        self.called: list[tuple[str, int]] = []
+
+    def update_in_slot(self, model: Any, *, run: str, slot: int) -> Any:
+        self.called.append((run, slot))
+        return slope(model)
+
+
+def test_a_trainer_can_ask_for_the_run_and_the_slot() -> None:
+    trainer = InSlot()
+    world = World(randomness=FixedRandomness(slot=2), trainer=trainer)  # type: ignore[arg-type]
+    assert world.live() is Outcome.REPORTED
+    assert trainer.called == [(world.service.id, 2)]
 
 
 def crashed(world: World) -> Outcome:

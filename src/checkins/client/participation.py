@@ -50,9 +50,9 @@ from checkins.client.service_client import (
     safe_secret,
 )
 from checkins.client.state import SavedState
-from checkins.client.trainer import Trainer
+from checkins.client.trainer import SlotTrainer, Trainer
 from checkins.client.view import CampaignView
-from checkins.errors import InvalidValue, OutOfOrder
+from checkins.errors import InvalidValue, OutOfOrder, first_line
 from checkins.protocol import participant as events  # the state machine's events and effects
 from checkins.protocol import wire
 from checkins.protocol.machine import Effect, Event
@@ -84,7 +84,7 @@ class ParticipationConfig:
 
     url: str
     campaign: str
-    trainer: Trainer
+    trainer: Trainer | SlotTrainer
     key: str | None = field(default=None, repr=False)
     seal: str | None = None
     accept: Callable[[Campaign], None] | None = None
@@ -127,11 +127,15 @@ class Participation:
         )
         self._same_ledger: frozenset[str] | None = None  # set by _use_odometer
         self._known_outcome: wire.Outcome | None = None  # received with the receipt
+        self._training_error: Exception | None = None  # why the report is a dummy
         self._view: CampaignView  # set by _fetch_view
         self._machine: Participant  # state of the state machine, set by _check_campaign
 
     def flow(self) -> Flow[Outcome]:
-        """Take part, or resume after a crash; return the outcome."""
+        """Take part, or resume after a crash; return the outcome.
+
+        If training fails, take part with a dummy report, and raise the error of the trainer.
+        """
         if self._saved.ended is not None:
             return self._final_outcome()
         yield from self._fetch_view()
@@ -155,6 +159,8 @@ class Participation:
             for effect in effects:
                 next_event = yield from self._perform(effect)
             if next_event is None:
+                if self._training_error is not None:
+                    raise self._training_error
                 return self._final_outcome()
             event = next_event
 
@@ -413,9 +419,23 @@ class Participation:
         return (yield from self._retry(slot, response, accept_refusal=False))
 
     def _train(self, model: Any) -> Flow[Event]:
-        """Train, clip and draw noise. The report is saved before it is sent."""
-        view, trainer = self._view, self._config.trainer
-        device_report = yield Train(lambda: make_report(view, trainer, model))
+        """Train, clip and draw noise. The report is saved before it is sent.
+
+        If training fails, the report is a dummy, so that nobody learns from the message, nor from
+        the number of reports, whether it failed on the data of this device.
+        """
+        view, trainer, slot = self._view, self._config.trainer, self._machine.drawn_slot
+
+        def train() -> DeviceReport:
+            try:
+                return make_report(view, trainer, model, slot)
+            except Exception as error:
+                self._training_error = error
+                return make_dummy(view)
+
+        device_report = yield Train(train)
+        if self._training_error is not None:
+            yield self._log("training-failed", slot=slot, error=first_line(self._training_error))
         return events.ReportMade(Report.from_device(device_report))
 
     def _send_report(self, slot: int, receipt: str) -> Flow[Event]:
@@ -493,11 +513,24 @@ class Participation:
         return LogEvent({"event": event, "campaign": self._config.campaign, **fields})
 
 
-def make_report(view: CampaignView, trainer: Trainer, model: Any) -> DeviceReport:
+def make_report(
+    view: CampaignView, trainer: Trainer | SlotTrainer, model: Any, slot: int
+) -> DeviceReport:
     """Return the trainer's update, clipped, rounded, and with noise unless the server adds it."""
     tensors: Mapping[str, Any] = unflatten(model, view.shapes)
-    update = flatten(trainer.update(tensors), view.shapes)
+    if isinstance(trainer, SlotTrainer):
+        update = trainer.update_in_slot(tensors, run=view.id, slot=slot)
+    else:
+        update = trainer.update(tensors)
+    sampler, flat = view.sampler(), flatten(update, view.shapes)
+    if view.campaign.noise_at is NoiseAt.SERVER:
+        return sampler.encode(flat)
+    return sampler.privatize(flat)
+
+
+def make_dummy(view: CampaignView) -> DeviceReport:
+    """Return a dummy report: noise alone, or zero if the server adds the noise."""
     sampler = view.sampler()
     if view.campaign.noise_at is NoiseAt.SERVER:
-        return sampler.encode(update)
-    return sampler.privatize(update)
+        return sampler.encode(np.zeros(view.dimension))
+    return sampler.dummy()

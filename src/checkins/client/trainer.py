@@ -9,7 +9,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -36,7 +36,22 @@ class Trainer(Protocol):
     """
 
     def update(self, model: Tensors) -> Tensors:
-        """Return the update: one array for each tensor of ``model``."""
+        """Return the update: one array for each tensor of ``model``.
+
+        If it raises, the device sends a dummy report, so that what it sends does not depend on
+        whether its training fails, and raises the error when its participation has ended.
+        """
+
+
+@runtime_checkable
+class SlotTrainer(Protocol):
+    """A trainer that also gets the id of the run and the slot, in which it trains at most once.
+
+    After a crash before the report was stored, it is called again with the same arguments.
+    """
+
+    def update_in_slot(self, model: Tensors, *, run: str, slot: int) -> Tensors:
+        """Return the update, as ``Trainer.update`` does."""
 
 
 def check_model_allowed(task: Task, allow_model: str | None) -> None:
