@@ -14,7 +14,7 @@ FLOWER := .venv-flower/.installed
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check collect format lint types imports links generated figures browser postgres flower test fast soak extras package tagged sbom vulnerabilities mutants leaks demo docs bench clean
+.PHONY: help setup check collect format lint types imports links generated figures browser postgres axe flower test fast soak extras package tagged sbom vulnerabilities mutants leaks demo docs bench clean
 
 help:
 	@sed -n 's/^\([a-z]*\):[^#]*## \(.*\)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 24
@@ -56,10 +56,13 @@ browser:  ## find chromium for the tests of pages, or install it
 postgres:  ## find PostgreSQL for the tests of the service, or install it
 	@bash tools/postgres.sh
 
+axe:  ## find axe-core for the tests of accessibility, or fetch it with npm
+	@bash tools/axe.sh
+
 flower: $(FLOWER)  ## the tests of checkins.flower, in an environment of their own
 	@.venv-flower/bin/pytest -q -n $(JOBS) tests/flower src/checkins/flower
 
-test: $(INSTALLED) $(FLOWER) browser postgres  ## make check, then all tests; warnings are errors
+test: $(INSTALLED) $(FLOWER) browser postgres axe  ## make check, then all tests; warnings are errors
 	@$(MAKE) --no-print-directory --jobs=$(JOBS) collect $(CHECKS)
 	@$(BIN)/pytest -q -n $(WORKERS)
 	@$(MAKE) --no-print-directory flower
@@ -67,7 +70,7 @@ test: $(INSTALLED) $(FLOWER) browser postgres  ## make check, then all tests; wa
 fast: $(INSTALLED)  ## the fast tests of campaigns, ledgers, machines and accountant, in half a minute
 	@HYPOTHESIS_PROFILE=fast $(BIN)/pytest -q -n $(JOBS) -m "not slow" tests/campaign tests/ledger tests/protocol tests/accounting
 
-soak: $(INSTALLED) browser postgres  ## long tests: 10,000 histories, 200 kills, 20,000 hostile requests, extras
+soak: $(INSTALLED) browser postgres axe  ## long tests: 10,000 histories, 200 kills, 20,000 hostile requests, extras
 	@CHECKINS_SEEDS=10000 HYPOTHESIS_PROFILE=soak $(BIN)/pytest -q -n $(WORKERS) tests/protocol tests/randomizers
 	@CHECKINS_SOAK=1 HYPOTHESIS_PROFILE=soak $(BIN)/pytest -q tests/client tests/service
 	@CHECKINS_SOAK=1 $(BIN)/pytest -q -n $(WORKERS) tests/accounting tests/planning tests/simulation tests/tasks tests/cli tests/examples tests/audit tests/golden tests/tools tests/package

@@ -22,6 +22,7 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
+from html import escape
 from html.parser import HTMLParser
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
@@ -118,10 +119,25 @@ def block(found: re.Match[str]) -> str:
     if found["language"] == "mermaid":
         svg = _run("mmdr", "--format", "svg", stdin=found["body"])
         drawing = re.sub(r">\s+<", "><", svg[svg.index("<svg") :])
-        return f'<figure class="diagram" role="img">{drawing}</figure>'
+        said = escape(diagram_in_words(found["body"]))
+        return f'<figure class="diagram" role="img" aria-label="{said}">{drawing}</figure>'
     if found["language"] == "math":
         return f'<div class="formula">{formula(found["body"].strip(), display="block")}</div>'
     return found[0]
+
+
+def diagram_in_words(mermaid: str) -> str:
+    """Return the arrows of a Mermaid diagram as text, for people who do not see the drawing.
+
+    >>> diagram_in_words("stateDiagram-v2\\n  [*] --> OPEN\\n  OPEN --> CLOSED: Expired\\n")
+    'Diagram: start to OPEN; OPEN to CLOSED, Expired.'
+    """
+    arrows = [line.strip() for line in mermaid.splitlines() if "-->" in line]
+    words = [
+        re.sub(r"\s*-->\s*\[\*\]", " to the end", re.sub(r"^\[\*\]", "start", arrow))
+        for arrow in arrows
+    ]
+    return "Diagram: " + "; ".join(words).replace(" --> ", " to ").replace(": ", ", ") + "."
 
 
 def formula(latex: str, *, display: str) -> str:
@@ -215,7 +231,8 @@ def write_pages(folder: Path) -> None:
         path = folder / "pages" / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
-    shutil.copy(ROOT / "docs/site.css", folder / "pages")
+    for name in (*CONFIG["extra_css"], *CONFIG["extra_javascript"]):
+        shutil.copy(ROOT / "docs" / name, folder / "pages")
     shutil.copy(ROOT / "docs/zensical.toml", folder)
 
 

@@ -8,8 +8,19 @@ from typing import Any
 
 import pytest
 
+from tests.support.accessibility import barriers
 from tests.support.browser import open_file, overflow
 from tools import site
+
+PAGES_OF_EVERY_KIND = (
+    "index",
+    "protocol",  # diagrams
+    "theory/pure",  # formulas
+    "comparison",  # wide tables
+    "tutorial",  # output of commands
+    "reference/checkins.accounting",
+    "read",
+)
 
 
 @pytest.fixture(scope="module")
@@ -37,13 +48,29 @@ def test_the_reference_documents_the_names_of_the_package(html: Path) -> None:
     assert "Theorem" in (html / "reference/checkins.protocol.html").read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("page", ["index", "protocol", "theory/pure"])
-@pytest.mark.parametrize("width", [390, 1280])
-def test_an_opened_page_asks_no_other_host(html: Path, browser: Any, page: str, width: int) -> None:
-    with open_file(browser, html / f"{page}.html", width=width) as visit:
-        visit.page.wait_for_load_state("networkidle")
-        assert visit.asked == []
-        assert overflow(visit.page) <= 0
+def test_every_opened_page_asks_no_other_host_and_fits_a_phone(html: Path, browser: Any) -> None:
+    pages = sorted(set(html.rglob("*.html")) - {html / "404.html"})  # whose paths need a server
+    wide = {}
+    with open_file(browser, pages[0], width=390) as visit:
+        for page in pages:
+            visit.page.goto(page.as_uri())
+            if (over := overflow(visit.page)) > 0:
+                wide[str(page.relative_to(html))] = over
+    assert visit.asked == []
+    assert wide == {}
+
+
+@pytest.mark.parametrize("dark", [False, True])
+def test_no_page_has_a_barrier_for_a_screen_reader_or_a_keyboard(
+    html: Path, browser: Any, dark: bool
+) -> None:
+    found = {}
+    with open_file(browser, html / "index.html", width=1280, dark=dark) as visit:
+        for page in PAGES_OF_EVERY_KIND:
+            visit.page.goto((html / f"{page}.html").as_uri())
+            visit.page.wait_for_function("document.readyState === 'complete'")
+            found[page] = barriers(visit.page)
+    assert {page: listed for page, listed in found.items() if listed} == {}
 
 
 @pytest.mark.parametrize(

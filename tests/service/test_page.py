@@ -14,6 +14,7 @@ import pytest
 
 from checkins import formatting
 from tests.service.page_double import Run, running
+from tests.support.accessibility import barriers
 from tests.support.browser import (
     DESK,
     PHONE,
@@ -64,6 +65,7 @@ def test_the_page_fits_complains_of_nothing_and_asks_no_other_host(
         for look in every_look(seen.page):
             assert overflow(seen.page) <= 0, look
             assert seen.page.evaluate(CONTRAST) == [], look
+            assert barriers(seen.page) == [], look
         assert "plotly" not in "".join(double.asked)
     assert (seen.errors, seen.asked) == ([], [])
 

@@ -16,6 +16,7 @@ from checkins.campaign import parse_campaign
 from tests.service.plan_double import Double, planning
 from tests.service.test_page import CONTRAST, HOSTILE
 from tests.service.test_page_live import CAMPAIGN
+from tests.support.accessibility import barriers
 from tests.support.browser import (
     DESK,
     PHONE,
@@ -110,6 +111,7 @@ def test_the_page_fits_complains_of_nothing_and_asks_no_other_host(browser: Brow
         for look in every_look(seen.page):
             assert overflow(seen.page) <= 0, look
             assert seen.page.evaluate(CONTRAST) == [], look
+            assert barriers(seen.page) == [], look
     assert (seen.errors, seen.asked) == ([], [])
 
 

@@ -20,6 +20,7 @@ from checkins.ledger.entry import InvalidLedger
 from checkins.service.http.request_limits import CONTENT_SECURITY_POLICY
 from tests.ledger.ledgers import Book, at_least, campaign, renamed
 from tests.service.test_page import CONTRAST
+from tests.support.accessibility import barriers
 from tests.support.browser import Visit, every_look, open_file, overflow, text, watching
 from tests.support.http_server import Handler, http_server
 from tools.standalone_page import standalone_page
@@ -327,6 +328,7 @@ def test_the_page_fits_a_desk_and_a_phone_in_light_and_dark(opened: Visit) -> No
     for look in every_look(opened.page):
         assert overflow(opened.page) <= 0, look
         assert opened.page.evaluate(CONTRAST) == [], look
+        assert barriers(opened.page) == [], look
 
 
 def test_the_page_works_from_a_file(browser: Browser, tmp_path: Path) -> None:

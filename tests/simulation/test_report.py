@@ -27,6 +27,7 @@ from checkins.simulation.report.axes import without_overlap
 from checkins.simulation.report.plots import curve_band
 from checkins.simulation.result import SimulationResult, SweepResult
 from tests.simulation import results
+from tests.support.accessibility import barriers
 from tests.support.browser import Visit, find_chromium, open_file
 from tests.support.waiting import wait_until
 
@@ -604,6 +605,16 @@ def test_no_screen_scrolls_sideways(campaign: Visit, width: int) -> None:
     screen(campaign, width=width)
     campaign.page.evaluate("document.querySelectorAll('details').forEach(one => one.open = true)")
     assert campaign.page.evaluate("document.documentElement.scrollWidth") <= width
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_no_screen_has_a_barrier_for_a_screen_reader_or_a_keyboard(
+    campaign: Visit, scheme: str
+) -> None:
+    screen(campaign, scheme=scheme)
+    campaign.page.evaluate("document.querySelectorAll('details').forEach(one => one.open = true)")
+    assert barriers(campaign.page) == []
 
 
 @pytest.mark.slow
