@@ -14,7 +14,7 @@ from typing import Any
 
 from checkins.accounting import Adjacency, NoiseAt, Population
 from checkins.campaign import Campaign, Task, parse_campaign, read_campaign
-from checkins.campaign.templates import Template, template_text
+from checkins.campaign.file import Template, template_text
 from checkins.errors import InvalidValue, NotCovered
 from checkins.planning import Constraints, Learning, Question, make_plan
 from checkins.planning.cost_model import AVERAGE_SHARE

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from checkins import strategies
 from checkins.accounting import NoiseStrategy
 from checkins.campaign import Campaign, campaign_from_canonical, campaign_text, parse_campaign
+from checkins.campaign.file import Template, template_text
 from checkins.campaign.partial_runs import PartialRun
-from checkins.campaign.templates import Template, template_text
 from checkins.errors import InvalidValue
 from checkins.strategies import StrategyName, Workload, optimised, square_root
 from tests.soak import examples

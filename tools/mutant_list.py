@@ -614,7 +614,7 @@ MUTANTS = (
         "a server ignores the epsilon of earlier campaigns on its population",
         (
             Change(
-                "ledger/spending.py",
+                "ledger/verification.py",
                 "return Spending(campaign, earlier_of(ledger), ledger.filter)",
                 "return Spending(campaign, (), ledger.filter)",
             ),
@@ -845,7 +845,7 @@ MUTANTS = (
         "a lower bound counts slots and repeats that were charged but never released",
         (
             Change(
-                "ledger/spending.py",
+                "ledger/verification.py",
                 "stopped=slots > run.slots_closed",
                 "stopped=False",
             ),
@@ -1363,7 +1363,7 @@ MUTANTS = (
         "a total has the coefficients of the slots one slot later",
         (
             Change(
-                "protocol/correlated_noise.py",
+                "protocol/model_update.py",
                 "zip(strategy.numerators, sums, strict=False)",
                 "zip(strategy.numerators[1:], sums, strict=False)",
             ),

@@ -12,7 +12,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from scipy.stats import binom
 
-from checkins.accounting.exact.binomial import ROUND_OFF, half_binomial_put, window
+from checkins.accounting.exact.lattice_sum import ROUND_OFF, half_binomial_put, window
 from checkins.accounting.exact.pure import PureAddRemove, PureCampaign
 
 pytestmark = pytest.mark.slow

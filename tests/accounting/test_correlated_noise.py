@@ -25,8 +25,12 @@ from checkins.accounting import (
     certify_heterogeneous,
     loss_distribution,
 )
-from checkins.accounting.exact.block_ratio import antithetic_ratio, block_ratio
-from checkins.accounting.exact.correlated_noise import CorrelatedCampaign, LowerBound
+from checkins.accounting.exact.correlated_noise import (
+    CorrelatedCampaign,
+    LowerBound,
+    antithetic_ratio,
+    block_ratio,
+)
 from checkins.accounting.exact.gaussian import GaussianCampaign
 from checkins.accounting.exact.grid_distribution import Rounding, Side, discretise_up
 from checkins.accounting.exact.slot_blocks import (

@@ -30,8 +30,7 @@ from checkins.accounting import (
     certify_heterogeneous,
 )
 from checkins.accounting.exact import campaign_divergence
-from checkins.accounting.exact.pure import PureCampaign
-from checkins.accounting.exact.unrelated_windows import UnrelatedWindows
+from checkins.accounting.exact.pure import PureCampaign, UnrelatedWindows
 from checkins.accounting.paper.occupancy import overflow_probability
 from checkins.campaign import Campaign
 from checkins.errors import InvalidValue, NotCovered

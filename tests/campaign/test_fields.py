@@ -23,7 +23,7 @@ from checkins.campaign import (
     parse_campaign,
 )
 from checkins.campaign.field_types import Key, Sealed
-from checkins.campaign.templates import Template, template_text
+from checkins.campaign.file import Template, template_text
 from checkins.campaign.toml import TomlSource
 from tools import campaign_keys
 

@@ -30,7 +30,7 @@ from checkins.campaign import (
     read_campaign,
     toml,
 )
-from checkins.campaign.templates import Template, template_text
+from checkins.campaign.file import Template, template_text
 from checkins.campaign.toml import line_numbers
 
 PATIENTS = Path(__file__).resolve().parents[2] / "examples" / "patients.toml"

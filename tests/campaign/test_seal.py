@@ -32,8 +32,8 @@ from checkins.campaign import (
     campaign_from_canonical,
     parse_campaign,
 )
+from checkins.campaign.file import Template, template_text
 from checkins.campaign.model import seal_of
-from checkins.campaign.templates import Template, template_text
 from checkins.errors import InvalidValue
 from tests.campaign.strategies import campaigns
 

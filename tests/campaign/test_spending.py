@@ -18,9 +18,9 @@ from checkins.accounting import (
     certify,
 )
 from checkins.campaign import Budget, Campaign, RandomizerConfig, RandomizerKind, parse_campaign
+from checkins.campaign.file import Template, template_text
 from checkins.campaign.partial_runs import PartialRun
 from checkins.campaign.spending import NO_GRID_CAVEAT, PRIVUNIT_CAVEAT, Spending, certify_runs
-from checkins.campaign.templates import Template, template_text
 from checkins.errors import InvalidValue
 from tests.support.campaigns import AT_LEAST_THREE, campaign_text
 

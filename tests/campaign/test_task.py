@@ -16,8 +16,8 @@ from checkins.campaign import (
     campaign_text,
     parse_campaign,
 )
+from checkins.campaign.file import Template, template_text
 from checkins.campaign.task import DataFile, Features
-from checkins.campaign.templates import Template, template_text
 from checkins.errors import InvalidValue
 from tests.campaign.strategies import optimizers, tasks
 

@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 
 from checkins.campaign import Campaign, campaign_text, parse_campaign
-from checkins.campaign.file import LONGEST_LINE
-from checkins.campaign.templates import Template, template_text
+from checkins.campaign.file import LONGEST_LINE, Template, template_text
 from tests.campaign.strategies import campaigns
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"

@@ -10,9 +10,9 @@ import pytest
 
 from checkins.accounting import Adjacency
 from checkins.campaign import campaign_text, parse_campaign
+from checkins.campaign.file import Template, template_text
 from checkins.campaign.partial_runs import PartialRun
 from checkins.campaign.spending import certify_runs
-from checkins.campaign.templates import Template, template_text
 from checkins.cli.commands import check as check_command
 from tests.ledger.ledgers import Book, campaign
 

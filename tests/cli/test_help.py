@@ -8,8 +8,7 @@ import subprocess
 import click
 import pytest
 
-from checkins.cli.examples import EXAMPLES
-from checkins.cli.main import COMMANDS, COMPLETION_VARIABLE, PROGRAM
+from checkins.cli.main import COMMANDS, COMPLETION_VARIABLE, EXAMPLES, PROGRAM
 from tests.support.program import CHECKINS
 
 CONTEXT = click.Context(PROGRAM)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from checkins.campaign import parse_campaign, read_campaign
-from checkins.campaign.templates import Template, template_text
+from checkins.campaign.file import Template, template_text
 
 ROOT = Path(__file__).resolve().parents[2]
 

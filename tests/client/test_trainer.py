@@ -162,7 +162,7 @@ def code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[
     lines = [
         "from pathlib import Path",
         f"Path({str(tmp_path / 'imported')!r}).touch()",
-        "from checkins.tasks.linear_models import Softmax",
+        "from checkins.tasks.neural_networks import Softmax",
         "def build(shape, classes):",
         "    return Softmax(shape[0], classes)",
     ]

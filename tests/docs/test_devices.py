@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from checkins.campaign.templates import Template, template_text
+from checkins.campaign.file import Template, template_text
 from checkins.client import CampaignRefused, CampaignView, Outcome, fetch_campaign
 from tests.docs.test_code_blocks import ROOT, blocks
 from tests.support.coordinator import serving

@@ -22,7 +22,7 @@ from scipy import special, stats
 
 from checkins.accounting import Adjacency, Protocol
 from checkins.campaign import Campaign, parse_campaign
-from checkins.campaign.templates import Template, template_text
+from checkins.campaign.file import Template, template_text
 from checkins.cli.main import run
 from checkins.protocol.report import report_to_bytes
 from checkins.protocol.rules import sampler_of

@@ -29,7 +29,7 @@ from checkins.campaign import (
 )
 from checkins.ledger.chain import Ledger
 from checkins.ledger.entry import Closed, Entry, Reason, SlotClosed
-from checkins.ledger.spending import certificate
+from checkins.ledger.verification import certificate
 from checkins.protocol.model_update import ModelUpdate
 
 MODEL = np.array([0.5, -1.25, 3.0])

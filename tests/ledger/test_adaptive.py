@@ -13,8 +13,7 @@ from checkins.campaign.partial_runs import PartialRun
 from checkins.campaign.spending import Spending, certify_runs
 from checkins.ledger.chain import Ledger
 from checkins.ledger.entry import InvalidLedger
-from checkins.ledger.spending import earlier_of, spending_of
-from checkins.ledger.verification import verify
+from checkins.ledger.verification import earlier_of, spending_of, verify
 from tests.ledger.ledgers import MODEL, Book, campaign
 
 TERMS = {"adjacency": Adjacency.ADD_REMOVE, "epsilon": 3.0}

@@ -21,8 +21,7 @@ from checkins.campaign import Campaign
 from checkins.campaign.spending import Spending
 from checkins.ledger.chain import Ledger
 from checkins.ledger.entry import Closed, InvalidLedger, Reason, SlotClosed, hash_model
-from checkins.ledger.spending import certificate
-from checkins.ledger.verification import Verification, verify
+from checkins.ledger.verification import Verification, certificate, verify
 from checkins.protocol import server as servers
 from checkins.protocol.model_update import ModelUpdate
 from checkins.protocol.report import Report, ReportChecks

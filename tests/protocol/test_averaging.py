@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from checkins.errors import InvalidValue
-from checkins.protocol.averaging import RunningAverage, average_weights
+from checkins.protocol.model_update import RunningAverage, average_weights
 
 shares = st.floats(0.01, 1.0)
 

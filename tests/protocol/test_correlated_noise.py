@@ -15,9 +15,8 @@ from checkins.accounting import NoiseStrategy
 from checkins.errors import InvalidValue, OutOfOrder
 from checkins.protocol import server as servers
 from checkins.protocol import slot as slots
-from checkins.protocol.correlated_noise import noisy_sum, published_total
 from checkins.protocol.machine import Event
-from checkins.protocol.model_update import ModelUpdate
+from checkins.protocol.model_update import ModelUpdate, noisy_sum, published_total
 from checkins.protocol.report import Report, ReportChecks
 from checkins.protocol.rules import MAX_ENROLLED, Filling, Rules, sampler_of
 from checkins.protocol.server import SERVER_MACHINE, RecordClosing, Server

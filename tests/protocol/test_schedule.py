@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from checkins.campaign import parse_campaign
-from checkins.campaign.templates import Template, template_text
+from checkins.campaign.file import Template, template_text
 from checkins.errors import InvalidValue
 from checkins.protocol.schedule import RELEASE_DELAY_S, RunSchedule
 

@@ -17,7 +17,7 @@ from checkins.simulation.engine.evaluation import CurvePoint
 from checkins.simulation.engine.mechanism import Mechanism
 from checkins.simulation.engine.outcome import Curve, Outcome
 from checkins.simulation.engine.training import Scenario
-from checkins.simulation.expectation import Histogram
+from checkins.simulation.population import Histogram
 from checkins.simulation.result import BaselineResult, DataSummary, SimulationResult, SweepResult
 
 CLIENTS, SLOTS, CAPACITY, SEEDS = 17_549, 200, 96, 5

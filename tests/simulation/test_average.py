@@ -9,7 +9,7 @@ import pytest
 
 from checkins.accounting import Protocol
 from checkins.campaign import Campaign
-from checkins.protocol.averaging import RunningAverage
+from checkins.protocol.model_update import RunningAverage
 from checkins.simulation.engine.loop import server_of
 from checkins.simulation.engine.mechanism import Mechanism
 from checkins.simulation.engine.training import Scenario, Training

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from checkins.simulation.engine.correlated_noise import (
+from checkins.simulation.engine.loop import (
     BLOCK_SLOTS,
     close_window,
     correlate,

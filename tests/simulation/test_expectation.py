@@ -12,14 +12,17 @@ from hypothesis import strategies as st
 from scipy.stats import norm
 
 from checkins.accounting.paper.occupancy import dummies_fixed, dummies_sliding
-from checkins.simulation import expectation
-from checkins.simulation.expectation import MAX_BARS, expected_dummies, expected_reports, occupancy
+from checkins.simulation import population as populations
 from checkins.simulation.population import (
+    MAX_BARS,
     AlwaysAvailable,
     Arrivals,
     Diurnal,
     Sampling,
     SimulatedPopulation,
+    expected_dummies,
+    expected_reports,
+    occupancy,
 )
 from tests.simulation.campaigns import pure_design as design
 
@@ -138,7 +141,7 @@ def test_many_different_distributions_are_weighted_by_their_slots(
     population = SimulatedPopulation(design(3000, window=300), 30_000, 1)
     measured = population.draw_run().check_ins
     exact, mean = occupancy(population, measured), expected_reports(population)
-    monkeypatch.setattr(expectation, "MAX_BINOMIALS", 50)
+    monkeypatch.setattr(populations, "MAX_BINOMIALS", 50)
     some = occupancy(population, measured)
     assert np.allclose(exact.expected, some.expected, atol=0.005)
     assert expected_reports(population) == mean
@@ -146,5 +149,5 @@ def test_many_different_distributions_are_weighted_by_their_slots(
 
 def test_a_period_repeats_the_same_distributions() -> None:
     population = SimulatedPopulation(design(10_000), 1000, 1, Diurnal(24, 0.1))
-    assert expectation._check_in_binomials(population).slots.size <= 24
+    assert populations._check_in_binomials(population).slots.size <= 24
     assert expected_reports(replace(population, dropout=1.0)) == 0.0

@@ -24,9 +24,8 @@ from checkins.simulation.engine.updates import (
     summed_updates,
 )
 from checkins.tasks.data.dataset import Dataset
-from checkins.tasks.linear_models import Logistic, Softmax
 from checkins.tasks.model import LinearModel, Model
-from checkins.tasks.neural_networks import MLP
+from checkins.tasks.neural_networks import MLP, Logistic, Softmax
 from tests.simulation.campaigns import CLASSES, FEATURES, dataset
 
 CLIENTS = 40

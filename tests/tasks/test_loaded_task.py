@@ -15,9 +15,8 @@ from checkins.tasks import loaded_task
 from checkins.tasks.data import fashion_mnist, patients, synthetic
 from checkins.tasks.data.dataset import Dataset
 from checkins.tasks.data.scattering import Scattering
-from checkins.tasks.linear_models import Logistic, Softmax
 from checkins.tasks.loaded_task import LoadedTask, with_features
-from checkins.tasks.neural_networks import MLP
+from checkins.tasks.neural_networks import MLP, Logistic, Softmax
 
 SGD = Optimizer(0.5)
 TABLE = DataFile(

@@ -255,7 +255,7 @@ class Task:
     of 1 is the default, and stored as None. ``features`` are computed from each example before
     training. If ``features`` is None, the values of the data are used as they are. ``average`` is
     the share of the slots that an average of the released models covers
-    (``checkins.protocol.averaging``). If it is None, no average is computed.
+    (``checkins.protocol.model_update``). If it is None, no average is computed.
 
     If ``data`` is "devices", only the devices know the data and how to train, and report what their
     own trainers return. ``model`` then names a function without arguments that returns the public

@@ -6,8 +6,7 @@ Anyone can recompute the models and the certificate from a ledger.
 from checkins.ledger.chain import Ledger, Run
 from checkins.ledger.entry import Closed, InvalidLedger, Opened, Reason, SlotClosed
 from checkins.ledger.file import LedgerBusy, LedgerFile, lines
-from checkins.ledger.spending import certificate, earlier_of, spending_of
-from checkins.ledger.verification import Verification, verify
+from checkins.ledger.verification import Verification, certificate, earlier_of, spending_of, verify
 
 __all__ = [
     "Closed",

@@ -22,7 +22,7 @@ from checkins.campaign import Campaign
 from checkins.errors import CheckinsError
 from checkins.ledger.chain import Ledger
 from checkins.ledger.entry import MAX_LINE_BYTES, Entry, InvalidLedger, SlotClosed
-from checkins.ledger.spending import affordable_slots
+from checkins.ledger.verification import affordable_slots
 
 LEDGER_NAME = "ledger.jsonl"
 

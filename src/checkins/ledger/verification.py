@@ -4,21 +4,36 @@ This also checks the order of the entries, and that no campaign exceeded its bud
 and 10 of docs/invariants.md). A valid ledger is not necessarily the original, because the owner of
 a ledger can rewrite the whole chain from its first line. To exclude this, compare the last hash,
 ``head``, with a copy that was published where the owner cannot change it.
+
+The epsilon of a run that used all its slots, or all slots that its budget allows, is computed for
+its closed slots. For a run that was stopped earlier, epsilon is computed for every slot that its
+budget allows, because the decision to stop may depend on the releases, and the epsilon of k slots
+holds only if k was fixed beforehand. The slots for which epsilon is computed are called "the slots
+that count". If some of them were never released, the lower bound on epsilon is 0.
+
+A filter is the rule that composes campaigns whose parameters may have been chosen after earlier
+releases. A run whose entry names a filter is composed with earlier campaigns by that filter.
+Without a filter, all campaigns are composed as if their parameters had been fixed beforehand.
+
+Theorem:     docs/theory/windows-and-capacity.md, docs/theory/adaptive-campaigns.md.
+Neighbours:  the ``adjacency`` of the budget.
+Rounding:    epsilon up.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from checkins.accounting import Certificate
+from checkins.accounting import Certificate, Protocol
 from checkins.accounting.filters import Filter
+from checkins.campaign import Campaign
 from checkins.campaign.partial_runs import PartialRun
+from checkins.campaign.spending import Spending
 from checkins.errors import InvalidValue
-from checkins.ledger import spending
 from checkins.ledger.chain import Ledger, Run
 from checkins.ledger.entry import (
     MAX_LINE_BYTES,
@@ -28,9 +43,105 @@ from checkins.ledger.entry import (
     SlotClosed,
     hash_model,
 )
-from checkins.ledger.spending import EPSILON_TOLERANCE, CountedRuns
-from checkins.protocol.averaging import RunningAverage
-from checkins.protocol.model_update import Learner, ModelUpdate
+from checkins.protocol.model_update import Learner, ModelUpdate, RunningAverage
+
+EPSILON_TOLERANCE = 1e-9
+"""Largest relative difference, because of rounding, of an epsilon between two computers."""
+
+CountedRuns = tuple[PartialRun, ...]
+"""Runs that are over, each with the slots that count. Equal consecutive runs are merged."""
+
+
+def certificate(ledger: Ledger) -> Certificate:
+    """Return the certificate of all runs, which the entry that closes the last run contains."""
+    last, earlier = ledger.runs[-1], _counted_runs(ledger.runs[:-1])
+    return _certify_with_earlier(_counted_run(last, earlier), earlier, last.filter)
+
+
+def earlier_of(ledger: Ledger) -> CountedRuns:
+    """Return the runs that are over, with the slots that count for each."""
+    return _counted_runs(ledger.closed)
+
+
+def spending_of(ledger: Ledger, campaign: Campaign) -> Spending:
+    """Return the object that computes the epsilon of a campaign after all earlier runs."""
+    return Spending(campaign, earlier_of(ledger), ledger.filter)
+
+
+def affordable_slots(ledger: Ledger) -> int:
+    """Return how many slots of the run in progress the budget allows after all earlier runs.
+
+    Return 0 if no run is in progress.
+    """
+    return 0 if ledger.running is None else _affordable_slots(ledger.running, earlier_of(ledger))
+
+
+def _counted_runs(runs: Sequence[Run]) -> CountedRuns:
+    earlier: CountedRuns = ()
+    for run in runs:
+        earlier = _append_run(earlier, _counted_run(run, earlier))
+    return earlier
+
+
+def _certify_with_earlier(
+    run: PartialRun, earlier: CountedRuns, privacy_filter: Filter | None
+) -> Certificate:
+    """Return the certificate of a run composed with all earlier runs."""
+    spending = Spending(run.campaign, earlier, privacy_filter)
+    certified = spending.after(run.slots, contributors=run.contributors)
+    return replace(certified, epsilon_lower=0.0) if run.stopped else certified
+
+
+def _epsilon_with_earlier(
+    run: PartialRun, earlier: CountedRuns, privacy_filter: Filter | None
+) -> float:
+    """Return the epsilon of ``_certify_with_earlier``. Infinity if no finite one is proved."""
+    if run.contributors is not None:
+        return _certify_with_earlier(run, earlier, privacy_filter).epsilon
+    return Spending(run.campaign, earlier, privacy_filter).epsilon_after(run.slots)
+
+
+def _partial_run(run: Run) -> PartialRun:
+    """Return the closed slots of a run in the form that the accountant needs."""
+    return PartialRun(run.campaign, run.slots_closed, run.contributors)
+
+
+def _counted_run(run: Run, earlier: CountedRuns) -> PartialRun:
+    """Return a run that is over, with the slots that count (see the top of this module)."""
+    design = run.campaign.design
+    if run.slots_closed == design.slots or design.protocol is Protocol.AVERAGED:
+        return _partial_run(run)
+    if not _within_budget(run, run.slots_closed + 1, earlier):
+        return _partial_run(run)
+    slots = _affordable_slots(run, earlier)
+    return PartialRun(run.campaign, slots, stopped=slots > run.slots_closed)
+
+
+def _append_run(earlier: CountedRuns, run: PartialRun) -> CountedRuns:
+    """Return the runs with one more at the end. A run equal to the last is merged with it."""
+    if earlier and replace(earlier[-1], times=1) == run:
+        return (*earlier[:-1], replace(run, times=earlier[-1].times + 1))
+    return (*earlier, run)
+
+
+def _last_slot_within_budget(run: Run, earlier: CountedRuns) -> int | None:
+    """Return the last slot that the budget allows. None if the run does not exceed its budget.
+
+    Under averaged updates, the limit follows from the declared population, because the number of
+    contributors is not known before they report.
+    """
+    if run.slots_closed == 0 or _within_budget(run, run.slots_closed, earlier):
+        return None
+    return _affordable_slots(run, earlier)
+
+
+def _within_budget(run: Run, slots: int, earlier: CountedRuns) -> bool:
+    epsilon = _epsilon_with_earlier(PartialRun(run.campaign, slots), earlier, run.filter)
+    return epsilon <= run.campaign.budget.epsilon * (1.0 + EPSILON_TOLERANCE)
+
+
+def _affordable_slots(run: Run, earlier: CountedRuns) -> int:
+    return Spending(run.campaign, earlier, run.filter).affordable_slots_in_run()
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,10 +340,10 @@ class _Verifier:
         if run is None:
             raise InvalidLedger("no campaign is open")
         self._check_budget(run)
-        counted_run = spending.counted_run(run, self._earlier_runs)
-        epsilon = spending.epsilon_with_earlier(counted_run, self._earlier_runs, run.filter)
+        counted_run = _counted_run(run, self._earlier_runs)
+        epsilon = _epsilon_with_earlier(counted_run, self._earlier_runs, run.filter)
         self._last_closed_run = counted_run, self._earlier_runs, run.filter
-        self._earlier_runs = spending.append_run(self._earlier_runs, counted_run)
+        self._earlier_runs = _append_run(self._earlier_runs, counted_run)
         stated_epsilon = float(entry.certificate["epsilon"])
         if not stated_epsilon >= epsilon * (1.0 - EPSILON_TOLERANCE):
             raise InvalidLedger(
@@ -245,7 +356,7 @@ class _Verifier:
             )
 
     def _check_budget(self, run: Run) -> None:
-        last_slot = spending.last_slot_within_budget(run, self._earlier_runs)
+        last_slot = _last_slot_within_budget(run, self._earlier_runs)
         if last_slot is not None:
             raise _OverBudget(
                 f"slot {last_slot + 1} was released although the budget, epsilon ="
@@ -260,12 +371,12 @@ class _Verifier:
         with _as_invalid_ledger():
             if run is not None:
                 self._check_budget(run)
-                closed_slots = spending.partial_run(run)
-                return spending.certify_with_earlier(closed_slots, self._earlier_runs, run.filter)
+                closed_slots = _partial_run(run)
+                return _certify_with_earlier(closed_slots, self._earlier_runs, run.filter)
             return (
                 None
                 if self._last_closed_run is None
-                else spending.certify_with_earlier(*self._last_closed_run)
+                else _certify_with_earlier(*self._last_closed_run)
             )
 
 

@@ -41,7 +41,7 @@ from checkins.campaign import (
     Task,
     campaign_text,
 )
-from checkins.campaign.templates import SCHEDULE
+from checkins.campaign.file import SCHEDULE
 from checkins.errors import InvalidValue
 from checkins.planning.candidate import CHECK_IN_SHARE, DesignCandidate, SlotLoad, slot_load
 from checkins.planning.question import ALL, Question

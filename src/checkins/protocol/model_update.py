@@ -2,11 +2,33 @@
 
 The update uses only these sums, so it is post-processing and does not affect epsilon. Algorithms 1
 and 2 are those of "Privacy Amplification via Random Check-Ins" (arXiv:2007.06605), "the paper".
+Likewise, the average of the released models, in which late models have larger weights, is
+post-processing. With noise in every step, it is often better than the last model.
+
+The server may correlate the noise of successive slots. Let x_t be the exact sum of the clipped
+updates of slot t, in units of the campaign's grid. Slots are counted from the first one that
+releases something. The server draws new noise Z_t in every slot, and publishes
+
+    v_t = n_0 x_t + n_1 x_(t-1) + ... + n_(b-1) x_(t-b+1) + Z_t ,
+
+where n_0, ..., n_(b-1) are the numerators of the campaign's ``NoiseStrategy``, and b is its number
+of bands. These are exact integers in units of the campaign's release grid, which is finer than the
+grid of reports by the factor 2^bits. Everyone, the server included, computes from v_t the noisy sum
+
+    y_t = (v_t - n_1 y_(t-1) - ... - n_(b-1) y_(t-b+1)) / n_0 ,
+
+in units of the campaign's grid. y_t is x_t with noise, and the noise of different slots is
+correlated (docs/theory/correlated-noise.md). In both formulas, terms of slots before the first
+are 0.
+
+The server needs the exact sums of the last b − 1 slots. They are secret. Past noise is not stored,
+because x_t and the public y_t determine it.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,7 +39,44 @@ from checkins import validate
 from checkins.accounting import NoiseStrategy
 from checkins.campaign import Campaign
 from checkins.errors import InvalidValue
-from checkins.protocol.correlated_noise import noisy_sum
+
+Vector = NDArray[Any]
+
+
+def published_total(strategy: NoiseStrategy, sums: Sequence[Vector], noise: Vector) -> Vector:
+    """Return v_t. ``sums`` are x_t, x_(t-1), ..., and ``noise`` is Z_t.
+
+    ``sums`` has b elements, or fewer in the first slots. Integers are added exactly in 64 bits
+    (``Campaign`` refuses parameters with which totals could be larger).
+
+    >>> strategy = NoiseStrategy((3, 2), bits=2)
+    >>> published_total(strategy, [np.array([10]), np.array([-1])], np.array([5]))
+    array([33])
+    """
+    total = noise.copy()
+    for numerator, exact_sum in zip(strategy.numerators, sums, strict=False):
+        total += numerator * exact_sum
+    return total
+
+
+def noisy_sum(
+    strategy: NoiseStrategy, total: Vector, earlier: Sequence[NDArray[np.float64]]
+) -> NDArray[np.float64]:
+    """Return y_t. ``total`` is v_t, and ``earlier`` are y_(t-1), y_(t-2), ...
+
+    ``earlier`` has b − 1 elements, or fewer in the first slots. The terms are subtracted in the
+    order of the formula, then the result is divided. Each operation is rounded to float64, so every
+    platform gets the same bits.
+
+    >>> strategy = NoiseStrategy((3, 2), bits=2)
+    >>> noisy_sum(strategy, np.array([33]), [np.array([-1.0])])
+    array([11.66666667])
+    """
+    remainder = total.astype(np.float64)
+    for numerator, noisy in zip(strategy.numerators[1:], earlier, strict=False):
+        remainder -= float(numerator) * noisy
+    return remainder / float(strategy.numerators[0])
+
 
 Model = NDArray[np.float64]
 Total = NDArray[Any]
@@ -51,7 +110,7 @@ class ModelUpdate:
     step, θ is projected onto the ball around 0 with this ``diameter``; None means no projection.
 
     If the noise is correlated across slots, ``strategy`` says how. Then a total is the v_t of
-    ``correlated_noise``, in units of the release grid, and g is the sum of the noisy sums y_t.
+    this module's docstring, in units of the release grid, and g is the sum of the noisy sums y_t.
 
     With ``momentum`` μ the steps are those of optax.sgd. If g is the mean gradient of a minibatch,
     then v ← g + μv and θ ← θ − ηv, or with ``nesterov`` θ ← θ − η(g + μv).
@@ -186,3 +245,46 @@ def read_only(array: NDArray[Any]) -> NDArray[Any]:
     """Make an array immutable and return it."""
     array.flags.writeable = False
     return array
+
+
+def average_weights(numbers: NDArray[np.integer], *, share: float) -> NDArray[np.float64]:
+    r"""Return the weight of model t in the average of models 1 to t, for each t in ``numbers``.
+
+    The average a_t of the models θ_1, ..., θ_t is computed one model at a time:
+
+        a_t = a_{t−1} + w_t (θ_t − a_{t−1}),   w_t = (η + 1) / (t + η),   η = 2 / share − 2.
+
+    In a_t, the weight of θ_s is nearly proportional to s^η. With ``share`` 1, it is the mean of all
+    models. The mean age of the averaged models is ``share`` / 2 times the number of models, as in
+    a mean of the last ``share`` of the models. The number of models need not be known beforehand.
+
+    Theorem:     polynomial-decay averaging, [SZ13, section 4], arXiv:1212.1824.
+
+    >>> average_weights(np.array([1, 2, 3]), share=1.0).round(3).tolist()
+    [1.0, 0.5, 0.333]
+    """
+    validate.positive(share=share)
+    validate.probability(share=share)
+    exponent = 2.0 / share - 2.0
+    return (exponent + 1.0) / (numbers.astype(np.float64) + exponent)
+
+
+@dataclass(frozen=True, slots=True)
+class RunningAverage:
+    """The average of ``models`` released models. ``model`` is None before the first one.
+
+    >>> average = RunningAverage(share=1.0).with_model(np.zeros(2)).with_model(np.ones(2))
+    >>> average.models, average.model
+    (2, array([0.5, 0.5]))
+    """
+
+    share: float
+    models: int = 0
+    model: NDArray[np.float64] | None = None
+
+    def with_model(self, model: NDArray[np.float64]) -> RunningAverage:
+        """Return the average with the next released model."""
+        number = self.models + 1
+        weight = float(average_weights(np.array(number), share=self.share))
+        earlier = model if self.model is None else self.model
+        return RunningAverage(self.share, number, earlier + weight * (model - earlier))

@@ -21,10 +21,16 @@ from checkins.accounting import NoiseStrategy
 from checkins.campaign import Campaign
 from checkins.errors import OutOfOrder, ProtocolViolation
 from checkins.protocol import slot as slots
-from checkins.protocol.correlated_noise import published_total
 from checkins.protocol.machine import Effect, Effects, Event, Machine, Message
 from checkins.protocol.machine import SlotBegan as SlotBegan
-from checkins.protocol.model_update import Learner, Model, ModelUpdate, Total, read_only
+from checkins.protocol.model_update import (
+    Learner,
+    Model,
+    ModelUpdate,
+    Total,
+    published_total,
+    read_only,
+)
 from checkins.protocol.report import Report, ReportChecks
 from checkins.protocol.rules import Rules, rules_of, sampler_of
 from checkins.protocol.slot import Slot

@@ -26,7 +26,7 @@ from checkins.simulation.workers import Job, load_task
 from checkins.tasks.data.dataset import Dataset
 
 if TYPE_CHECKING:
-    from checkins.simulation.expectation import Histogram
+    from checkins.simulation.population import Histogram
 
 MAX_HISTOGRAM_RUNS = 20
 """Largest number of runs, all of the first seed, in the histogram of check-ins per slot."""
@@ -331,14 +331,14 @@ def compare_with_theory(job: Job, outcome: Outcome) -> tuple[Histogram | None, f
     """
     if job.mechanism is None or not outcome.slots:
         return None, None
-    from checkins.simulation import expectation  # imports scipy.stats, which takes a second
+    from checkins.simulation.population import expected_dummies, occupancy
 
     mechanism = job.mechanism
     population = job.training(load_task(job.task, job.folder)).population
     runs = min(math.ceil(outcome.slots / mechanism.design.slots), MAX_HISTOGRAM_RUNS)
     check_ins = np.concatenate([population.draw_run(run).check_ins for run in range(1, runs + 1)])
     has_dummies = not mechanism.is_averaged and mechanism.noise_at is NoiseAt.CLIENT
-    expected = expectation.expected_dummies(population) * mechanism.runs if has_dummies else None
+    expected = expected_dummies(population) * mechanism.runs if has_dummies else None
     if expected is not None and not outcome.complete:
         expected *= outcome.slots / job.slots
-    return expectation.occupancy(population, check_ins[: outcome.slots]), expected
+    return occupancy(population, check_ins[: outcome.slots]), expected

@@ -37,10 +37,14 @@ from checkins.accounting.exact.full_slots import FewFullSlots, FullSlots
 from checkins.accounting.exact.gaussian import GaussianCampaign
 from checkins.accounting.exact.grid_distribution import CELLS, MIN_TOLERANCE, Rounding, Side
 from checkins.accounting.exact.named import NamedCampaign
-from checkins.accounting.exact.pure import PureCampaign, PureReplaceOne
+from checkins.accounting.exact.pure import (
+    PureCampaign,
+    PureReplaceOne,
+    RemovalThenAddition,
+    UnrelatedWindows,
+)
 from checkins.accounting.exact.pure_capacity import PureCapacityCampaign
 from checkins.accounting.exact.report_distributions import LaplaceDistribution, TwoLevelDistribution
-from checkins.accounting.exact.unrelated_windows import RemovalThenAddition, UnrelatedWindows
 from checkins.accounting.paper.occupancy import overflow_probability
 from checkins.accounting.solve import Divergence, Interval, TightestBounds, crossing
 from checkins.errors import NotCovered

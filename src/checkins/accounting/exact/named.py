@@ -31,7 +31,6 @@ import numpy.typing as npt
 
 from checkins.accounting.design import Adjacency
 from checkins.accounting.exact import slot_sum
-from checkins.accounting.exact.binomial import window
 from checkins.accounting.exact.dominating_pair import NO_LOSS, DominatingPair
 from checkins.accounting.exact.grid_distribution import (
     TAIL_SHARE,
@@ -42,7 +41,7 @@ from checkins.accounting.exact.grid_distribution import (
     discretise_up,
     sum_of,
 )
-from checkins.accounting.exact.lattice_sum import LatticeAdder
+from checkins.accounting.exact.lattice_sum import LatticeAdder, window
 from checkins.accounting.exact.pure import (
     PureAddRemove,
     PureCampaign,

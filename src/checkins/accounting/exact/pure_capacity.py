@@ -25,9 +25,9 @@ from scipy.special import gammaln
 
 from checkins.accounting.design import Adjacency
 from checkins.accounting.exact import slot_sum
-from checkins.accounting.exact.binomial import half_binomial_put, window
 from checkins.accounting.exact.dominating_pair import NO_LOSS, DominatingPair
 from checkins.accounting.exact.grid_distribution import TAIL_SHARE, Rounding, Side
+from checkins.accounting.exact.lattice_sum import half_binomial_put, window
 from checkins.accounting.exact.pure import PureCampaign
 from checkins.accounting.exact.report_distributions import DiscreteRatio
 from checkins.accounting.exact.slot_ratio import (

@@ -67,7 +67,7 @@ def check(given: GivenOptions) -> None:
     if given.json:
         terminal.show_json(checked.as_dict())
     else:
-        from checkins.cli.views.campaign import checked_parts
+        from checkins.cli.views.certificate import checked_parts
 
         terminal.show(*checked_parts(checked))
     if not checked.within_budget:
@@ -313,7 +313,7 @@ def verify(given: GivenOptions) -> None:
         signature = signed and {"key": signed.key, "entries": signed.entries}
         terminal.show_json({**verified.as_dict(), "signature": signature})
     else:
-        from checkins.cli.views.campaign import ledger_parts
+        from checkins.cli.views.certificate import ledger_parts
 
         terminal.show(*ledger_parts(verified, signed))
     if not verified.within_budget:

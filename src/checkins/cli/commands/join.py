@@ -178,7 +178,7 @@ def _show_live(status: _Status, *, quiet: bool) -> Iterator[None]:
 
 
 def _show_campaign(view: CampaignView, url: str) -> None:
-    from checkins.cli.views.campaign import slot_description
+    from checkins.cli.views.certificate import slot_description
 
     campaign, show = view.campaign, terminal.show_plain
     budget = campaign.budget

@@ -52,7 +52,7 @@ def init(given: GivenOptions) -> None:
     values that are marked (choose) by your own.
     """
     from checkins.campaign import parse_campaign
-    from checkins.campaign.templates import Template, template_text
+    from checkins.campaign.file import Template, template_text
 
     with given.errors_as_option_errors():
         template = given.choice("task", Template, default=Template.PATIENTS)
@@ -241,7 +241,7 @@ def _learning(given: GivenOptions) -> tuple[Learning, int, Campaign | None]:
 def campaign_of_task(task: str) -> tuple[Campaign, str]:
     """Return the campaign of a built-in task or a campaign file, and the folder of its data."""
     from checkins.campaign import parse_campaign, read_campaign
-    from checkins.campaign.templates import Template, template_text
+    from checkins.campaign.file import Template, template_text
 
     templates = [template for template in Template if template is not Template.FILE]
     if task in templates:

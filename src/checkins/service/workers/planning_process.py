@@ -100,7 +100,7 @@ def _planning_question(question: Question) -> Any:
 def _task_arguments(name: str) -> dict[str, Any]:
     """Return the arguments of ``planning.Question`` that follow from a built-in task."""
     from checkins.campaign import parse_campaign
-    from checkins.campaign.templates import Template, template_text
+    from checkins.campaign.file import Template, template_text
     from checkins.planning import Learning
     from checkins.tasks.loaded_task import model_of
 

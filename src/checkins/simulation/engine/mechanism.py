@@ -33,8 +33,7 @@ from checkins.accounting import Design, GaussianNoise, NoiseAt, Protocol
 from checkins.campaign import Campaign
 from checkins.errors import InvalidValue
 from checkins.randomizers import Gaussian, Laplace, PrivUnit, Randomizer
-from checkins.simulation.engine.correlated_noise import Coefficients
-from checkins.simulation.engine.loop import IGNORED_ROW, SKIPPED_SLOT
+from checkins.simulation.engine.loop import IGNORED_ROW, SKIPPED_SLOT, Coefficients
 from checkins.simulation.engine.updates import Clip
 from checkins.simulation.population import Counts, Sampling
 

@@ -19,12 +19,20 @@ from numpy.typing import NDArray
 
 from checkins.campaign import Task
 from checkins.errors import InvalidValue
-from checkins.protocol.averaging import average_weights
+from checkins.protocol.model_update import average_weights
 from checkins.randomizers import Randomizer
 from checkins.simulation.engine import loop
-from checkins.simulation.engine.correlated_noise import Coefficients, past_slots
 from checkins.simulation.engine.evaluation import Diverged, Evaluation, Metrics
-from checkins.simulation.engine.loop import Server, SlotChunk, SlotSum, State, on_cpu, server_of
+from checkins.simulation.engine.loop import (
+    Coefficients,
+    Server,
+    SlotChunk,
+    SlotSum,
+    State,
+    on_cpu,
+    past_slots,
+    server_of,
+)
 from checkins.simulation.engine.mechanism import (
     BufferRing,
     Mechanism,
