@@ -10,6 +10,7 @@ CheckinsError
 │       └── InvalidCell  a row, column or cell of the file is wrong
 ├── MissingPackage       a package of an extra is not installed                  (exit 2)
 ├── ComputationFailed    this package could not compute a bound safely          (exit 1)
+├── TrainingFailed       the code that trains on a device failed                (exit 1)
 ├── ProtocolViolation    the peer sent a message that the protocol does not allow now
 └── OutOfOrder           this package gave a state machine an event that it does not allow now
 """
@@ -39,7 +40,7 @@ class InvalidValue(CheckinsError, ValueError):
         return type(self), (self.name, self.value, self.expected)
 
 
-def first_line(error: Exception) -> str:
+def first_line(error: BaseException) -> str:
     """Return the type of an error and the first line of its message.
 
     >>> first_line(KeyError("x"))
@@ -95,6 +96,10 @@ class MissingPackage(CheckinsError, ModuleNotFoundError):
 
 class ComputationFailed(CheckinsError, ArithmeticError):
     """A bound could not be computed with the rounding that this package guarantees."""
+
+
+class TrainingFailed(CheckinsError):
+    """The code of a device's owner that trains raised an exception or returned no valid update."""
 
 
 class ProtocolViolation(CheckinsError):

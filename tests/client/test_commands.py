@@ -103,8 +103,8 @@ def test_more_devices_than_people_must_be_asked_for(run: Any) -> None:
     ("words", "says"),
     [
         ("join {url} --row 1", "--state is missing"),
-        ("join {url} --state {folder}", "--data or --row"),
-        ("join {url} --state {folder} --row 1 --data x.csv", "--data or --row"),
+        ("join {url} --state {folder}", "--data, --row or --flower"),
+        ("join {url} --state {folder} --row 1 --data x.csv", "--data, --row or --flower"),
         ("join {url} --state {folder} --row 1 --client ann", "--client ann: needs --data"),
         ("join {url} --state {folder} --row 0", "--row 0: must be an integer from 1"),
         (

@@ -63,10 +63,18 @@ def test_a_list_of_arrays_is_matched_by_position() -> None:
     assert np.allclose(update_of_reply(reply(ArrayRecord(arrays)), MODEL, SHAPES), -1.0, atol=1e-6)
 
 
-def test_arrays_of_integers_and_of_doubles_are_numbers_too() -> None:
-    of = {"count": (2,), "mean": (1,)}
-    returned = ArrayRecord({"count": Array(np.array([3, -4])), "mean": Array(np.array([0.5]))})
-    assert update_of_reply(reply(returned), np.zeros(3), of).tolist() == [-3.0, 4.0, -0.5]
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+def test_floats_of_any_precision_are_parameters(dtype: type[np.floating]) -> None:
+    returned = ArrayRecord({"mean": Array(np.array([0.5, -2.0], dtype))})
+    assert update_of_reply(reply(returned), np.ones(2), {"mean": (2,)}).tolist() == [0.5, 3.0]
+
+
+@pytest.mark.parametrize("dtype", [np.int64, np.uint8, np.bool_])
+def test_integers_are_counters_whose_update_is_zero(dtype: type[np.generic]) -> None:
+    of = {"num_batches_tracked": (), "mean": (1,)}
+    counted = Array(np.array(1, dtype))
+    returned = ArrayRecord({"num_batches_tracked": counted, "mean": Array(np.array([0.5]))})
+    assert update_of_reply(reply(returned), np.zeros(2), of).tolist() == [0.0, -0.5]
 
 
 def test_nan_and_infinity_reach_the_clipping_which_removes_them() -> None:
@@ -98,6 +106,10 @@ def without(name: str) -> ArrayRecord:
         (reply(), "0 ArrayRecords"),
         (reply(arrays_of(MODEL, SHAPES), arrays_of(MODEL, SHAPES)), "2 ArrayRecords"),
         (reply(without("scale")), "must be layer.bias, layer.weight, scale"),
+        (
+            reply(ArrayRecord({name: Array(np.ones(of, int)) for name, of in SHAPES.items()})),
+            "must have an array of floats",
+        ),
         (reply(changed("more", 0.0)), "must be layer.bias, layer.weight, scale"),
         (reply(changed("scale", [0.0])), "must have the shape ()"),
         (reply(changed("layer.weight", np.zeros((3, 2)))), "must have the shape (2, 3)"),

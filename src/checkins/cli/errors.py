@@ -22,6 +22,7 @@ from checkins.errors import (
     InvalidData,
     InvalidValue,
     MissingPackage,
+    TrainingFailed,
 )
 
 EXIT_USAGE, EXIT_FAILURE, EXIT_INTERRUPTED = 2, 1, 130
@@ -83,7 +84,7 @@ def _message_and_exit_code(error: BaseException) -> tuple[str, int]:
         return f"{message}{end} See {command} --help", EXIT_USAGE
     if isinstance(error, UsageError | InvalidValue | MissingPackage):
         return one_line(str(error)), EXIT_USAGE
-    if isinstance(error, ComputationFailed):
+    if isinstance(error, ComputationFailed | TrainingFailed):
         return one_line(str(error)), EXIT_FAILURE
     if isinstance(error, MemoryError):
         return "out of memory: this machine has too little memory for the command", EXIT_FAILURE

@@ -4,6 +4,10 @@ The vector holds the model's tensors in the order of ``shapes`` (``checkins.task
 app receives them as an ``ArrayRecord`` of float32 arrays with the same names, and replies with the
 arrays after its training. The update is received − returned: the server of a campaign subtracts
 updates, so with rate 1 the model moves by the mean of returned − received, as in FedAvg.
+
+Arrays of floats of any precision are parameters. Arrays of integers or booleans count something, as
+``num_batches_tracked`` of batch normalization does, and are not trained: a count would use up the
+clipping norm. Their update is zero.
 """
 
 from __future__ import annotations
@@ -86,8 +90,9 @@ def train_message(content: RecordDict, *, run_id: int, node_id: int) -> Message:
 def update_of_reply(reply: object, model: Vector, shapes: Shapes) -> NDArray[np.float64]:
     """Return received − returned arrays as a flat vector, which may contain NaN and infinities.
 
-    ``model`` is the vector that was sent. Raise ``InvalidReply`` if the reply is an error, or if
-    its only ``ArrayRecord`` does not have exactly the arrays of the model. Metrics are not used.
+    ``model`` is the vector that was sent. The update of an array of integers is zero. Raise
+    ``InvalidReply`` if the reply is an error, if its only ``ArrayRecord`` does not have exactly the
+    arrays of the model, or if none of them has floats. Metrics are not used.
     """
     if not isinstance(reply, Message):
         raise InvalidReply("reply", type(reply).__name__, "must be a Message of flwr.app")
@@ -100,12 +105,15 @@ def update_of_reply(reply: object, model: Vector, shapes: Shapes) -> NDArray[np.
     if len(records) != 1:
         raise InvalidReply("reply", f"{len(records)} ArrayRecords", "must have exactly one")
     sent = model.astype(np.float32).astype(np.float64)
+    returned, is_trained = _vectors_of(records[0], shapes)
     with np.errstate(invalid="ignore", over="ignore"):
-        return sent - _vector_of(records[0], shapes)
+        return np.where(is_trained, sent - returned, 0.0)
 
 
-def _vector_of(record: ArrayRecord, shapes: Shapes) -> NDArray[np.float64]:
-    """Return the arrays of a record as a flat vector of float64, in the order of ``shapes``.
+def _vectors_of(
+    record: ArrayRecord, shapes: Shapes
+) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+    """Return the arrays of a record as a flat vector, and which of its numbers are floats.
 
     Arrays are matched by name. If they are numbered "0", "1", ..., as in a record that was made
     from a list, they are matched by position.
@@ -116,18 +124,22 @@ def _vector_of(record: ArrayRecord, shapes: Shapes) -> NDArray[np.float64]:
     tensors = {
         name: _numbers(name, array) for name, array in zip(names, record.values(), strict=True)
     }
+    floats = {name: np.full(one.shape, one.dtype.kind == "f") for name, one in tensors.items()}
+    if not any(one.dtype.kind == "f" for one in tensors.values()):
+        raise InvalidReply("reply", names, "must have an array of floats")
     try:
-        return np.asarray(flatten(tensors, shapes), np.float64)
+        vector = np.asarray(flatten(tensors, shapes), np.float64)
+        return vector, np.asarray(flatten(floats, shapes), np.bool_)
     except InvalidValue as error:
         raise InvalidReply(error.name, error.value, error.expected) from error
 
 
 def _numbers(name: str, array: Array) -> NDArray[Any]:
     try:
-        values = array.numpy()
+        values = np.asarray(array.numpy())
     except Exception as error:
         expected = f"cannot be read as a numpy array: {error}"
         raise InvalidReply(name, array.stype, expected) from error
     if values.dtype.kind not in "fiub":
         raise InvalidReply(name, values.dtype.name, "must be an array of real numbers")
-    return np.asarray(values, np.float64)
+    return values

@@ -6,7 +6,7 @@ import json as json_module
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +16,7 @@ from checkins import validate
 from checkins.cli import params, remote, terminal
 from checkins.cli.errors import EXIT_FAILURE, UsageError
 from checkins.cli.params import GivenOptions, options
+from checkins.optional_imports import import_optional
 
 if TYPE_CHECKING:
     import asyncio
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from rich.text import Text
 
     from checkins.client import CampaignView, Outcome, PrivacyLoss, Trainer
+    from checkins.client.trainer import SlotTrainer
     from checkins.swarm import Swarm, Tally
 
 MAX_CLIENTS = 10**6
@@ -44,10 +46,18 @@ STATUS_TEXTS = {
     remote.RUN_ID_OPTION,
     *options("""
     --data FILE  CSV or Parquet file with the rows of this person. It needs the columns that the
-        campaign declares. Give this option or --row.
+        campaign declares. Give this option, --row or --flower.
     --client ID  The client whose rows are used, if --data has several clients.
     --row N  Use the rows of one person in the campaign's own data set: the N-th person, from 1.
         For demonstrations.
+    --flower APP  Train with a ClientApp of Flower: module:object, or the folder of a Flower app,
+        such as ".". Only for a campaign with data = "devices".
+    --run-config CONFIG  Values of the app's run config, as for `flwr run`: "key=1 name='a'", or
+        a TOML file. Default: the values in the pyproject.toml of the app.
+    --node-config CONFIG  The app's node config, as for `flower-supernode`, such as
+        "partition-id=0 num-partitions=10". Default: empty.
+    --train-config CONFIG  The config of the message that asks the app to train, such as "lr=0.1".
+        Default: only the number of the slot, as server-round.
     --state DIR  Folder for the saved state of this device. Use the same folder each time. Required.
     """),
     *remote.JOIN_OPTIONS,
@@ -70,17 +80,22 @@ def join(given: GivenOptions) -> None:
 
     Exit code 0: the participation ended, with or without a report. There is no report if the device
     decided at random not to take part, or was offline, refused, not chosen or late. 1: the
-    service failed. 2: the campaign, the key or an option is wrong.
+    service failed, or training failed and the device reported noise alone. 2: the campaign, the key
+    or an option is wrong.
     """
     url, given = remote.split_run_from_url(given)
     withdraw, json = given.values["withdraw"], given.json
     folder = given.required("state", "must be a folder for the saved state of the device")
-    if not withdraw and ("data" in given) == ("row" in given):
+    if not withdraw and sum(name in given for name in ("data", "row", "flower")) != 1:
         raise UsageError(
-            "--data or --row: give exactly one of these options; it names the rows to train on"
+            "--data, --row or --flower: give exactly one of these options; it names the rows to"
+            " train on, or a Flower app that has them"
         )
     if "client" in given and "data" not in given:
         raise given.invalid("client", "needs --data FILE")
+    for name in ("run_config", "node_config", "train_config"):
+        if name in given and "flower" not in given:
+            raise given.invalid(name, "needs --flower APP")
     from checkins.client import Participant
 
     keys = remote.read_keys(given)
@@ -107,7 +122,7 @@ def join(given: GivenOptions) -> None:
             return
         if not json:
             _show_campaign(view, url)
-        with _show_live(status, quiet=json):
+        with _show_live(status, quiet=json), _prints_of_app_on_stderr(given):
             runs = list(device.follow()) if given.values["follow"] else [(view.id, device.run())]
     _show_outcomes(view, runs, device.spent, json=json)
 
@@ -119,9 +134,11 @@ class _NoTrainer:
         raise UsageError("--withdraw: the device withdraws and does not train")
 
 
-def _trainer(view: CampaignView, given: GivenOptions, *, quiet: bool) -> Trainer:
+def _trainer(view: CampaignView, given: GivenOptions, *, quiet: bool) -> Trainer | SlotTrainer:
     from checkins.client.trainer import DatasetClients, trainer_of_file
 
+    if "flower" in given:
+        return _flower_trainer(view, given)
     task, allowed_model = remote.task_of(view), given.texts.get("allow_model")
     with remote.errors_as_option_errors(given):
         if "data" in given:
@@ -130,6 +147,37 @@ def _trainer(view: CampaignView, given: GivenOptions, *, quiet: bool) -> Trainer
         with terminal.spinner("loading the data set", quiet=quiet):
             people = DatasetClients.load(task, allow_model=allowed_model)
         return people.trainer(given.integer("row", default=1, most=len(people)) - 1)
+
+
+def _flower_trainer(view: CampaignView, given: GivenOptions) -> SlotTrainer:
+    from checkins.campaign.task import DEVICES
+
+    name = given.texts["flower"]
+    if remote.task_of(view).data != DEVICES:
+        raise given.invalid(
+            "flower", f'is for a campaign with data = "{DEVICES}", and this one has data of its own'
+        )
+    import_optional("flwr", value=name, setting="flower")
+    from checkins.flower import ClientAppTrainer, apps
+
+    with remote.errors_as_option_errors(given), _prints_of_app_on_stderr(given):
+        return ClientAppTrainer(
+            apps.load_client_app(name),
+            state=Path(given.texts["state"]),
+            run_config=apps.read_run_config(name, given.texts.get("run_config")),
+            node_config=apps.parse_config("node_config", given.texts.get("node_config")),
+            train_config=apps.parse_config("train_config", given.texts.get("train_config")),
+        )
+
+
+@contextmanager
+def _prints_of_app_on_stderr(given: GivenOptions) -> Iterator[None]:
+    """Send what a Flower app prints to standard error, because the results are on the other."""
+    if "flower" not in given:
+        yield
+        return
+    with redirect_stdout(sys.stderr):
+        yield
 
 
 class _Status:
