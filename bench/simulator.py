@@ -28,7 +28,7 @@ from checkins.campaign import (
 from checkins.simulation.engine.outcome import Outcome, simulate
 from checkins.simulation.engine.training import Scenario
 from checkins.strategies import square_root
-from checkins.tasks.data.dataset import Dataset
+from checkins.tasks.data import Dataset
 from checkins.tasks.loaded_task import LoadedTask
 from checkins.tasks.neural_networks import Softmax
 

@@ -36,7 +36,7 @@ from checkins.accounting.design import (
     Protocol,
 )
 from checkins.accounting.exact import campaign_divergence, pure
-from checkins.accounting.paper.design_bounds import (
+from checkins.accounting.paper import (
     known_slot_epsilon,
     paper_covers,
     paper_epsilon,

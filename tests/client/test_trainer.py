@@ -17,9 +17,8 @@ from checkins.client import RowsTrainer
 from checkins.client.trainer import DatasetClients, trainer_of_file
 from checkins.errors import InvalidValue
 from checkins.simulation.engine.updates import LocalWork, client_updates
-from checkins.tasks.data import synthetic
+from checkins.tasks.data import Dataset, synthetic
 from checkins.tasks.data import table as table_module
-from checkins.tasks.data.dataset import Dataset
 from checkins.tasks.loaded_task import model_of
 from checkins.tasks.model import flatten, unflatten
 

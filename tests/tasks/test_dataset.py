@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from checkins.errors import InvalidValue
 from checkins.tasks import Dataset
-from checkins.tasks.data.dataset import in_holdout
+from checkins.tasks.data import in_holdout
 from tests.support.program import output_of
 
 

@@ -12,8 +12,7 @@ import pytest
 from checkins.campaign import DataFile, Features, Optimizer, Task
 from checkins.errors import InvalidValue
 from checkins.tasks import loaded_task
-from checkins.tasks.data import fashion_mnist, patients, synthetic
-from checkins.tasks.data.dataset import Dataset
+from checkins.tasks.data import Dataset, fashion_mnist, patients, synthetic
 from checkins.tasks.data.scattering import Scattering
 from checkins.tasks.loaded_task import LoadedTask, with_features
 from checkins.tasks.neural_networks import MLP, Logistic, Softmax

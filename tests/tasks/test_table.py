@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 
 from checkins.campaign.task import DataFile
 from checkins.errors import InvalidValue
-from checkins.tasks.data import table
-from checkins.tasks.data.dataset import in_holdout
+from checkins.tasks.data import in_holdout, table
 from checkins.tasks.data.table import describe, load, scale
 
 SOURCE = DataFile(

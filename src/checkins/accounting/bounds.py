@@ -26,7 +26,7 @@ from checkins.accounting.design import (
     Protocol,
 )
 from checkins.accounting.exact import campaign_divergence
-from checkins.accounting.paper.design_bounds import (
+from checkins.accounting.paper import (
     composed_paper_epsilon,
     known_slot_epsilon,
     paper_covers,

@@ -30,7 +30,7 @@ from checkins.errors import InvalidValue, NotCovered
 from checkins.simulation.engine.loop import Server, server_of
 from checkins.simulation.engine.mechanism import Mechanism, NoiseKind
 from checkins.simulation.engine.updates import LocalWork, client_updates, summed_updates
-from checkins.tasks.data.dataset import Dataset
+from checkins.tasks.data import Dataset
 from checkins.tasks.loaded_task import LoadedTask
 
 MAX_CANDIDATES = 2048

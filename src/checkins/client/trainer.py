@@ -18,8 +18,7 @@ from checkins.campaign import DataFile, Task
 from checkins.campaign.task import DEVICES
 from checkins.campaign.task import Model as BuiltInModel
 from checkins.errors import InvalidCell, InvalidValue
-from checkins.tasks.data import table
-from checkins.tasks.data.dataset import Dataset, in_holdout
+from checkins.tasks.data import Dataset, in_holdout, table
 from checkins.tasks.loaded_task import LoadedTask, model_of
 from checkins.tasks.model import Model, flatten, unflatten
 

@@ -23,7 +23,7 @@ from checkins.simulation.engine.evaluation import Metrics
 from checkins.simulation.engine.outcome import Curve, Outcome, curve_as_json
 from checkins.simulation.engine.training import Scenario
 from checkins.simulation.workers import Job, load_task
-from checkins.tasks.data.dataset import Dataset
+from checkins.tasks.data import Dataset
 
 if TYPE_CHECKING:
     from checkins.simulation.population import Histogram

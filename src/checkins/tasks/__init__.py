@@ -7,7 +7,7 @@ and computes its update needs only numpy.
 from typing import TYPE_CHECKING
 
 from checkins.optional_imports import exports_on_first_use
-from checkins.tasks.data.dataset import Dataset
+from checkins.tasks.data import Dataset
 from checkins.tasks.own_model import OwnModel
 
 if TYPE_CHECKING:

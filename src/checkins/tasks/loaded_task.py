@@ -8,8 +8,7 @@ from dataclasses import dataclass, replace
 
 from checkins.campaign.task import DEVICES, DataFile, DataSet, Features, Task
 from checkins.errors import InvalidValue
-from checkins.tasks.data import fashion_mnist, patients, table
-from checkins.tasks.data.dataset import Dataset
+from checkins.tasks.data import Dataset, fashion_mnist, patients, table
 from checkins.tasks.model import Model
 from checkins.tasks.own_model import initial_arrays_by_name, model_by_name
 

@@ -18,7 +18,7 @@ import numpy as np
 from jax import Array
 
 from checkins.randomizers.compiled import clip_l1, clip_l2
-from checkins.tasks.data.dataset import Dataset
+from checkins.tasks.data import Dataset
 from checkins.tasks.model import LinearModel, Model, unflatten
 
 

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from checkins.errors import InvalidValue
-from checkins.tasks.data.dataset import Dataset
+from checkins.tasks.data import Dataset
 
 NAME = "fashion-mnist"
 FOLDER_VARIABLE = "CHECKINS_FASHION_MNIST"

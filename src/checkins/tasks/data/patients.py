@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from checkins.errors import InvalidValue
 from checkins.optional_imports import import_optional
-from checkins.tasks.data.dataset import Dataset, in_holdout
+from checkins.tasks.data import Dataset, in_holdout
 
 NAME = "patients"
 PEOPLE = 17_549

@@ -39,7 +39,7 @@ from scipy.special import expit, gammaln, ndtri, softmax
 
 from checkins import validate
 from checkins.errors import InvalidValue
-from checkins.tasks.data.dataset import REAL_TARGETS, Dataset
+from checkins.tasks.data import REAL_TARGETS, Dataset
 
 MAX_DIMENSIONS = 1000
 MAX_DIAMETER = 200.0

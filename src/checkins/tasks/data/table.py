@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from checkins.campaign.task import DataFile
 from checkins.errors import InvalidCell, InvalidData, InvalidValue
 from checkins.optional_imports import import_optional
-from checkins.tasks.data.dataset import MAX_CLASSES, Dataset, in_holdout
+from checkins.tasks.data import MAX_CLASSES, Dataset, in_holdout
 
 HASH_PREFIX = "checkins table"
 """Prefix of a client's id in the hash that determines the public holdout."""
@@ -114,7 +114,7 @@ def load(source: DataFile, *, folder: str | os.PathLike[str] = ".") -> Dataset:
     """Read a table. A relative file name is relative to ``folder``.
 
     Clients are sorted by their ids as text, and their rows are in the order of the file. A hash of
-    the id selects the clients in the public holdout (``dataset.in_holdout``). If ``source`` does
+    the id selects the clients in the public holdout (``in_holdout``). If ``source`` does
     not give the number of classes, the number in the data is assumed to be public.
     """
     path = Path(folder) / source.file
