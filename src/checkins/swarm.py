@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from checkins.client.actions import NoResponse, Request, RequestKind, Response
+from checkins.client.actions import Action, NoResponse, Request, RequestKind, Response, Save
 from checkins.client.bounded_http import (
     CONNECT_TIMEOUT_S,
     ResponseRejected,
@@ -36,6 +36,7 @@ from checkins.client.drivers import (
     AsyncDriver,
     Driver,
     Journal,
+    Result,
     check_url,
     http_client,
     no_response,
@@ -54,7 +55,7 @@ MAX_CONCURRENT_ENROLMENTS = 32
 MAX_VIEW_AGE_S = 2.0
 """Largest age in seconds of a view or a ledger head that clients share."""
 WORKER_THREADS = 4
-"""Number of threads that train and write to disk."""
+"""Default number of threads that train and write to disk."""
 RETRY_TIMEOUT_S = 600.0
 """Seconds for which an unreachable service is retried, because a test may restart it."""
 MAX_IDLE_S = 3.0
@@ -71,7 +72,10 @@ class Swarm:
     ``trainer(i)`` returns the trainer of client i. ``key(i)`` returns the enrolment secret of
     client i, or None if the service requires none. ``state`` is the folder in which the clients
     store their states; None keeps the states in memory. ``journal`` is called with every event of a
-    client. ``ca`` and ``plain_http`` are as in ``Participant``.
+    client. ``arrivals_per_s`` is the number of clients that start per second; None starts all at
+    once. ``worker_threads`` is the number of threads that train and write to disk. If it is 0, this
+    is done on the event loop, which takes less CPU time if both are quick. ``ca`` and
+    ``plain_http`` are as in ``Participant``.
     """
 
     url: str
@@ -83,6 +87,8 @@ class Swarm:
     key: Callable[[int], str | None] = field(default=lambda client: None)
     journal: Journal | None = None
     retry_timeout_s: float = RETRY_TIMEOUT_S
+    arrivals_per_s: float | None = None
+    worker_threads: int = WORKER_THREADS
     ca: str | os.PathLike[str] | None = None
     plain_http: bool = False
 
@@ -103,18 +109,22 @@ class Swarm:
                 stack.enter_context(file_lock(self.state / "swarm.lock"))
             connections = Connections(self.url, HEADERS, ca=self.ca)
             stack.callback(connections.close)
-            executor = stack.enter_context(ThreadPoolExecutor(WORKER_THREADS))
+            executor = None
+            if self.worker_threads:
+                executor = stack.enter_context(ThreadPoolExecutor(self.worker_threads))
             view_fetcher = stack.enter_context(ViewFetcher(self.url, self.ca))
             shared = SharedResponses(tally, connections, view_fetcher)
-            await asyncio.gather(
-                *(
-                    self._run_client(client, folder, shared, executor)
-                    for client in range(self.clients)
-                )
-            )
+            async with asyncio.TaskGroup() as tasks:
+                start_s = monotonic_s()
+                for client in range(self.clients):
+                    if self.arrivals_per_s is not None:
+                        early_s = start_s + client / self.arrivals_per_s - monotonic_s()
+                        if early_s > 0.0:
+                            await asyncio.sleep(early_s)
+                    tasks.create_task(self._run_client(client, folder, shared, executor))
 
     async def _run_client(
-        self, client: int, folder: Path | None, shared: SharedResponses, executor: Executor
+        self, client: int, folder: Path | None, shared: SharedResponses, executor: Executor | None
     ) -> None:
         store = MemoryStore() if folder is None else StateFile(folder / f"{client:06}.json")
         tally = shared.tally
@@ -256,6 +266,18 @@ class SwarmDriver(AsyncDriver):
     def __init__(self, store: StateStore, *, shared: SharedResponses, **kwargs: Any) -> None:
         super().__init__(None, store, **kwargs)
         self._shared = shared
+
+    async def _in_executor(self, work: Callable[[], Result]) -> Result:
+        """Call ``work`` on a worker thread, or on the event loop if there is no thread."""
+        if self.executor is None:
+            return work()
+        return await super()._in_executor(work)
+
+    async def perform(self, action: Action) -> Any:
+        """Perform one action. A state in memory is saved without a thread."""
+        if isinstance(action, Save) and isinstance(self.store, MemoryStore):
+            return self.store.save(action.state)
+        return await super().perform(action)
 
     async def send(self, request: Request) -> Response | NoResponse:
         """Send one request, or return the recent response to the same request of another client."""

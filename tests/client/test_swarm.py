@@ -59,6 +59,27 @@ def test_every_device_has_its_own_token_slot_and_report(tmp_path: Path) -> None:
         assert len(service.received) == before
 
 
+def test_devices_arrive_at_a_rate_and_train_without_threads_if_asked() -> None:
+    service, threads, enrolled_s = soon(), set[str](), list[float]()
+
+    class Observed(SlopeTrainer):
+        def update(self, model: Any) -> Any:
+            threads.add(threading.current_thread().name)
+            return super().update(model)
+
+    def note(fields: Any) -> None:
+        if fields["event"] == "enrolled":
+            enrolled_s.append(time.monotonic())
+
+    with on_a_socket(service) as url:
+        given = {"trainer": lambda client: Observed(), "worker_threads": 0, "journal": note}
+        crowd, started_s = swarm(url, service, 6, arrivals_per_s=20.0, **given), time.monotonic()
+        asyncio.run(crowd.run(tally := Tally()))
+    assert tally.outcomes == {"reported": 6}
+    assert threads == {threading.current_thread().name}
+    assert max(enrolled_s) >= started_s + 5 / 20.0
+
+
 def test_a_device_that_fails_is_counted_and_stops_no_other() -> None:
     class Broken:
         def update(self, model: Any) -> Any:

@@ -7,7 +7,7 @@ import binascii
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Protocol
 
@@ -77,7 +77,7 @@ class SavedState:
         """Encode the state as one JSON object. Values that are None are left out."""
         values: dict[str, object] = {"campaign": self.campaign, "ended": self.ended}
         if self.ended is None:
-            values = asdict(self)
+            values = {name: getattr(self, name) for name in _FIELDS}
             values["phase"] = self.phase and self.phase.name
             values["report"] = self.report and base64.b64encode(self.report).decode("ascii")
             if self.head is None:
@@ -111,6 +111,9 @@ class SavedState:
                 " empty folder in a later campaign",
             ) from error
         return state
+
+
+_FIELDS = tuple(field.name for field in fields(SavedState))
 
 
 try:
