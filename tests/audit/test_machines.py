@@ -19,7 +19,6 @@ from checkins.audit.adversary import (
     scenarios_for,
 )
 from checkins.audit.bounds import SELECTION_SHARE
-from checkins.audit.device_audit import local_epsilon, prepare_device_audit
 from checkins.audit.leak_tests import (
     FULL_SLOTS_OF_TWO,
     LEAK_TESTS,
@@ -34,8 +33,10 @@ from checkins.audit.leak_tests import (
 from checkins.audit.machine_audit import (
     MachineAudit,
     choose_attack,
+    local_epsilon,
     new_server,
     prepare_audit,
+    prepare_device_audit,
     run_trials,
     shrunk_campaign,
 )

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from checkins.campaign import Schedule
 from checkins.client.clock_and_randomness import MAX_CLOCK_DRIFT, ServerClock, monotonic_s
-from checkins.protocol.schedule import RunSchedule
+from checkins.protocol.rules import RunSchedule
 
 seconds = st.floats(0.0, 30.0)
 

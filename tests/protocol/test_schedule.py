@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from checkins.campaign import parse_campaign
 from checkins.campaign.file import Template, template_text
 from checkins.errors import InvalidValue
-from checkins.protocol.schedule import RELEASE_DELAY_S, RunSchedule
+from checkins.protocol.rules import RELEASE_DELAY_S, RunSchedule
 
 CAMPAIGN = replace(parse_campaign(template_text(Template.PATIENTS)).campaign, repeats=3)
 SLOT_S, CHOOSE_S, SLOTS = 1.0, 0.3, 200

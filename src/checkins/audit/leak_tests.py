@@ -6,7 +6,7 @@ so that correct code has a moderate certified epsilon, and leaky code a far larg
 Correct code passes all leak tests. ``tools/leak_mutants.py`` plants leaks in a copy of the code and
 checks that a leak test finds each leak.
 
-Some leak tests audit one device (``checkins.audit.device_audit``).
+Some leak tests audit one device (``checkins.audit.machine_audit``).
 """
 
 from __future__ import annotations
@@ -30,14 +30,15 @@ from checkins.accounting import (
 )
 from checkins.audit.adversary import UNCLIPPED_NORM, Scenario
 from checkins.audit.bounds import MeasuredBound, lower_bounds
-from checkins.audit.device_audit import DeviceAudit, prepare_device_audit
 from checkins.audit.machine_audit import (
     DIMENSION,
     UNLIMITED_EPSILON,
     AdversaryView,
     Claim,
+    DeviceAudit,
     MachineAudit,
     prepare_audit,
+    prepare_device_audit,
     with_plain_sgd,
 )
 from checkins.audit.machine_run import NO_FAULTS, ORDINARY_FAULTS, Faults

@@ -15,8 +15,7 @@ from checkins.campaign.model import seal_of
 from checkins.client.actions import CampaignRefused
 from checkins.errors import CheckinsError
 from checkins.protocol import wire
-from checkins.protocol.rules import sampler_of
-from checkins.protocol.schedule import RunSchedule
+from checkins.protocol.rules import RunSchedule, sampler_of
 from checkins.randomizers import DeviceSampler
 from checkins.tasks.model import parameter_count
 

@@ -16,8 +16,7 @@ from checkins.errors import InvalidValue, OutOfOrder
 from checkins.ledger import Ledger
 from checkins.ledger.entry import NumberType, hash_model, pack_numbers
 from checkins.protocol.model_update import Learner
-from checkins.protocol.rules import MAX_ENROLLED, Rules, rules_of, sampler_of
-from checkins.protocol.schedule import RunSchedule
+from checkins.protocol.rules import MAX_ENROLLED, Rules, RunSchedule, rules_of, sampler_of
 from checkins.protocol.server import Ending, Phase
 from checkins.protocol.slot import Phase as SlotPhase
 from checkins.protocol.wire import run_id
