@@ -10,9 +10,8 @@ that are not used again. The accuracy is of the pictures with odd numbers, which
     python examples/one_check_in.py --seeds 20 --out out/one-check-in
     python examples/one_check_in.py --tune --out out/one-check-in    # how the settings were chosen
 
-It needs the four files of Fashion-MNIST (docs/data.md). On two cores, the table takes some minutes,
-and with --tune a quarter of an hour. A GPU is used if there is one. With --tune, strategies for the
-average of the models alone are tuned and compared as well, on the even pictures.
+It needs the four files of Fashion-MNIST (docs/data.md), and takes some minutes on two cores. --tune
+takes a quarter of an hour, and also compares strategies for the average of the models alone.
 """
 
 from __future__ import annotations
@@ -36,18 +35,10 @@ def compare(seeds: Sequence[int], epsilons: Sequence[float]) -> list[dict[str, A
     for epsilon, method in itertools.product(epsilons, TUNED):
         setting = TUNED[method][epsilon]
         mechanism, certified = calibrated(method, setting.slots, setting.bands, epsilon)
-        accuracies = [accuracy(method, setting, epsilon, seed=seed, pictures=ODD) for seed in seeds]
         noise = mechanism.noise_description
-        rows.append(
-            {
-                "epsilon_at_most": epsilon,
-                "method": method,
-                **setting._asdict(),
-                "epsilon": certified,
-                "noise": noise,
-                "accuracy": accuracies,
-            }
-        )
+        accuracies = [accuracy(method, setting, epsilon, seed=seed, pictures=ODD) for seed in seeds]
+        row = {"epsilon_at_most": epsilon, "method": method, **setting._asdict()}
+        rows.append(row | {"epsilon": certified, "noise": noise, "accuracy": accuracies})
         print(f"{epsilon:<5g}{method:18}{described(accuracies)}, {noise}", flush=True)
     return rows
 

@@ -73,6 +73,9 @@ _NO_LEAK_BY_REASON: dict[str, tuple[str, ...]] = {
     "a client that is answered too early may lose its one participation; it reveals nothing": (
         "acknowledged-before-durable",
     ),
+    "whoever checks in gets the model a moment before its release, as every chosen client does": (
+        "model-before-choice",
+    ),
     "the certificate already counts slots of the warm-up as slots of the window": (
         "warm-up-too-short",
     ),
@@ -130,6 +133,7 @@ _NO_LEAK_BY_REASON: dict[str, tuple[str, ...]] = {
         "sums-in-the-backup",
         "sums-in-the-log",
         "stopped-run-keeps-sums",
+        "secrets-beside-the-backup",
     ),
     "an audit never has more clients than the campaign declares": (
         "population-ignored",
@@ -191,7 +195,10 @@ _NO_LEAK_BY_REASON: dict[str, tuple[str, ...]] = {
         "unsigned-ledger",
         "unchecked-checkpoint",
         "rewritten-log",
+        "hash-unread",
+        "seal-unread",
     ),
+    "the training of a device in an audit never fails": ("failed-training-shows",),
     "it needs a client that enrols against the rules, and an audit has only honest clients": (
         "revoked-key-enrols",
         "revocation-unspends",

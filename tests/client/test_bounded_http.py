@@ -12,6 +12,7 @@ import pytest
 from checkins.client.actions import NoResponse, Request, RequestKind, Response
 from checkins.client.drivers import HEADERS, AsyncDriver, Driver, async_http_client, http_client
 from checkins.client.state import MemoryStore
+from checkins.protocol import wire
 from checkins.swarm import Connections, SharedResponses, SwarmDriver, Tally, ViewFetcher
 from tests.support.fake_service import FakeService, on_a_socket
 from tests.support.hostile_service import ATTACKS, LARGE, Attack, hostile
@@ -96,11 +97,6 @@ def test_every_request_of_a_device_has_a_limit_of_its_own() -> None:
     world = World()
     world.live()
     limits = {request.kind: request.max_bytes for request in world.sent}
-    assert limits[RequestKind.MODEL] < 100_000  # 14 numbers, and what is said of them
-    assert (
-        limits[RequestKind.CHECK_IN]
-        == limits[RequestKind.REPORT]
-        == limits[RequestKind.ENROL]
-        == 65_536
-    )
+    assert limits[RequestKind.OUTCOME] == wire.MAX_OUTCOME_BYTES  # it may bring the model
+    assert limits[RequestKind.REPORT] == limits[RequestKind.ENROL] == 65_536
     assert limits[RequestKind.VIEW] == 8 * 2**20

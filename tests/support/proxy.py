@@ -13,7 +13,7 @@ import hashlib
 import random
 import threading
 from collections.abc import Callable, Coroutine, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 MAX_HEAD_BYTES = 2**16
@@ -132,6 +132,9 @@ class Proxy:
 
     target: int
     schedule: Schedule = no_faults
+    drops_model: bool = False
+    """Remove ``model=true`` from three of four requests, as if the service did not know it. Devices
+    then fetch the model with a request of its own."""
     delay_s: float = 0.05
     port: int = 0
     seen: list[Seen] = field(default_factory=list)
@@ -187,6 +190,8 @@ class Proxy:
             fate = self.schedule(request)
             seen = _seen(request, fate)
             self.seen.append(seen)
+            if self.drops_model and len(self.seen) % 4:
+                request = without_model(request)
             await self._suffer(request, seen, reader, writer)
 
     async def _suffer(
@@ -259,6 +264,13 @@ class Proxy:
         finally:
             gone.cancel()
             to_server.transport.abort()
+
+
+def without_model(request: Request) -> Request:
+    """Return a request for an outcome without the parameter that asks for the model too."""
+    path = request.path.replace("model=true&", "")
+    head = request.head.replace(request.path.encode("latin-1"), path.encode("latin-1"), 1)
+    return replace(request, path=path, head=head)
 
 
 def _seen(request: Request, fate: Fate) -> Seen:

@@ -11,19 +11,14 @@ A view is the public description of the run that the service sends.
 
 from __future__ import annotations
 
-import binascii
 import math
 import os
-from base64 import b64decode
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from typing import Any
 
-import numpy as np
-
-from checkins.accounting import NoiseAt
 from checkins.campaign import Campaign
 from checkins.client.actions import (
     CampaignRefused,
@@ -50,16 +45,15 @@ from checkins.client.service_client import (
     safe_secret,
 )
 from checkins.client.state import SavedState
-from checkins.client.trainer import SlotTrainer, Trainer
+from checkins.client.trainer import SlotTrainer, Trainer, make_dummy, make_report
 from checkins.client.view import CampaignView
 from checkins.errors import InvalidValue, OutOfOrder, first_line
 from checkins.protocol import participant as events  # the state machine's events and effects
 from checkins.protocol import wire
 from checkins.protocol.machine import Effect, Event
 from checkins.protocol.participant import Outcome, Participant, participant_of, step
-from checkins.protocol.report import Report, model_from_bytes, most_model_bytes, report_to_bytes
+from checkins.protocol.report import Report, most_model_bytes, report_to_bytes
 from checkins.randomizers import DeviceReport
-from checkins.tasks.model import flatten, unflatten
 
 LONG_SLEEP_S = 60.0
 """Seconds until the slot above which the device reads the server's clock again shortly before the
@@ -385,26 +379,11 @@ class Participation:
                 return events.Dismissed(receipt)
             case "chosen":
                 yield self._log("chosen", slot=slot, receipt=receipt)
-                model = self._inline_model(body or {})
+                model = self._view.model_in_outcome(body or {})
                 if model is not None:
                     return events.Invited(receipt, model)
                 return (yield from self._fetch_model(slot, receipt))
         return None
-
-    def _inline_model(self, body: Mapping[str, object]) -> Any | None:
-        """Return the flat model in an outcome; None if there is none of this campaign."""
-        encoded = body.get("model")
-        if not isinstance(encoded, str):
-            return None
-        try:
-            return self._parse_model(b64decode(encoded, validate=True))
-        except (ValueError, binascii.Error):
-            return None
-
-    def _parse_model(self, content: bytes) -> Any:
-        """Return a model as a flat array; raise ValueError if it is no model of this campaign."""
-        tensors, _ = model_from_bytes(content)
-        return flatten(tensors, self._view.shapes).astype(np.float64)
 
     def _fetch_model(self, slot: int, receipt: str) -> Flow[Event]:
         shapes = self._view.shapes
@@ -415,7 +394,7 @@ class Participation:
             return response
         if response.status == 200:
             with suppress(ValueError):  # the body is no model of this campaign: retry
-                return events.Invited(receipt, self._parse_model(response.body))
+                return events.Invited(receipt, self._view.parse_model(response.body))
         return (yield from self._retry(slot, response, accept_refusal=False))
 
     def _train(self, model: Any) -> Flow[Event]:
@@ -511,26 +490,3 @@ class Participation:
 
     def _log(self, event: str, **fields: object) -> LogEvent:
         return LogEvent({"event": event, "campaign": self._config.campaign, **fields})
-
-
-def make_report(
-    view: CampaignView, trainer: Trainer | SlotTrainer, model: Any, slot: int
-) -> DeviceReport:
-    """Return the trainer's update, clipped, rounded, and with noise unless the server adds it."""
-    tensors: Mapping[str, Any] = unflatten(model, view.shapes)
-    if isinstance(trainer, SlotTrainer):
-        update = trainer.update_in_slot(tensors, run=view.id, slot=slot)
-    else:
-        update = trainer.update(tensors)
-    sampler, flat = view.sampler(), flatten(update, view.shapes)
-    if view.campaign.noise_at is NoiseAt.SERVER:
-        return sampler.encode(flat)
-    return sampler.privatize(flat)
-
-
-def make_dummy(view: CampaignView) -> DeviceReport:
-    """Return a dummy report: noise alone, or zero if the server adds the noise."""
-    sampler = view.sampler()
-    if view.campaign.noise_at is NoiseAt.SERVER:
-        return sampler.encode(np.zeros(view.dimension))
-    return sampler.dummy()

@@ -14,10 +14,13 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from checkins.accounting import NoiseAt
 from checkins.campaign import DataFile, Task
 from checkins.campaign.task import DEVICES
 from checkins.campaign.task import Model as BuiltInModel
+from checkins.client.view import CampaignView
 from checkins.errors import InvalidCell, InvalidValue
+from checkins.randomizers import DeviceReport
 from checkins.tasks.data import Dataset, in_holdout, table
 from checkins.tasks.loaded_task import LoadedTask, model_of
 from checkins.tasks.model import Model, flatten, unflatten
@@ -237,3 +240,26 @@ class DatasetClients:
         rows = self.data.rows_of(client)
         features: Any = self.data.features[rows]
         return RowsTrainer(self.task, features, self.data.labels[rows], model=self.model)
+
+
+def make_report(
+    view: CampaignView, trainer: Trainer | SlotTrainer, model: Any, slot: int
+) -> DeviceReport:
+    """Return the trainer's update, clipped, rounded, and with noise unless the server adds it."""
+    tensors: Mapping[str, Any] = unflatten(model, view.shapes)
+    if isinstance(trainer, SlotTrainer):
+        update = trainer.update_in_slot(tensors, run=view.id, slot=slot)
+    else:
+        update = trainer.update(tensors)
+    sampler, flat = view.sampler(), flatten(update, view.shapes)
+    if view.campaign.noise_at is NoiseAt.SERVER:
+        return sampler.encode(flat)
+    return sampler.privatize(flat)
+
+
+def make_dummy(view: CampaignView) -> DeviceReport:
+    """Return a dummy report: noise alone, or zero if the server adds the noise."""
+    sampler = view.sampler()
+    if view.campaign.noise_at is NoiseAt.SERVER:
+        return sampler.encode(np.zeros(view.dimension))
+    return sampler.dummy()

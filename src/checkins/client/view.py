@@ -6,18 +6,25 @@ is the hash of this text. The other fields of the view must agree with the seale
 
 from __future__ import annotations
 
+import binascii
 import json
+from base64 import b64decode
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
 
 from checkins.campaign import Campaign, campaign_from_canonical
 from checkins.campaign.model import seal_of
 from checkins.client.actions import CampaignRefused
 from checkins.errors import CheckinsError
 from checkins.protocol import wire
+from checkins.protocol.report import model_from_bytes
 from checkins.protocol.rules import RunSchedule, sampler_of
 from checkins.randomizers import DeviceSampler
-from checkins.tasks.model import parameter_count
+from checkins.tasks.model import flatten, parameter_count
 
 
 class MalformedView(CheckinsError):
@@ -76,6 +83,21 @@ class CampaignView:
     def sampler(self) -> DeviceSampler:
         """Return the sampler, which clips, rounds and adds noise. It is built once per campaign."""
         return _cached_sampler(self.campaign, self.dimension)
+
+    def parse_model(self, content: bytes) -> NDArray[np.float64]:
+        """Return a model as a flat array; raise ValueError if it is no model of this campaign."""
+        tensors, _ = model_from_bytes(content)
+        return flatten(tensors, self.shapes).astype(np.float64)
+
+    def model_in_outcome(self, outcome: Mapping[str, object]) -> NDArray[np.float64] | None:
+        """Return the model in an ``OutcomeWithModel``; None if it has no model of this campaign."""
+        encoded = outcome.get("model")
+        if not isinstance(encoded, str):
+            return None
+        try:
+            return self.parse_model(b64decode(encoded, validate=True))
+        except (ValueError, binascii.Error):
+            return None
 
 
 @lru_cache(maxsize=8)

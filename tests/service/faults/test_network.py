@@ -77,7 +77,7 @@ def through_faults(
     with coordinator.running():
         campaign = coordinator.campaign
         reader = Reader(coordinator.url, campaign)
-        network = Proxy(coordinator.port, each_in_turn(FAULTS, passes=2))
+        network = Proxy(coordinator.port, each_in_turn(FAULTS, passes=2), drops_model=True)
         with network.open() as proxy, reader.watching():
             crowd = Crowd(proxy.url, campaign, plan.clients, journal, state=folder / "state")
             with crowd.running() as process:
@@ -92,7 +92,7 @@ def check_retries(seen: list[Seen]) -> None:
     slots, reports = defaultdict(set), defaultdict(set)
     for request in seen:
         if request.route == "POST check-ins":
-            slots[request.key].add(request.path)
+            slots[request.key].add(request.path.partition("?")[0])
         if request.route == "PUT report":
             reports[request.key].add((request.path, request.body_sha256))
     assert all(len(paths) == 1 for paths in slots.values())
