@@ -97,15 +97,15 @@ def test_a_folder_without_a_flower_app_is_refused(folder: Path, text: str) -> No
 
 
 def test_given_values_replace_the_defaults_of_the_app(folder: Path) -> None:
-    assert read_run_config(str(folder), None) == {"epochs": 3, "optimizer.rate": 0.5}
-    given = "epochs=1 optimizer.rate=0.25"
-    assert read_run_config(str(folder), given) == {"epochs": 1, "optimizer.rate": 0.25}
+    assert read_run_config(str(folder), {}) == {"epochs": 3, "optimizer.rate": 0.5}
+    given = {"epochs": 1}
+    assert read_run_config(str(folder), given) == {"epochs": 1, "optimizer.rate": 0.5}
     with pytest.raises(InvalidValue, match="which has no epoch"):
-        read_run_config(str(folder), "epoch=1")
+        read_run_config(str(folder), {"epoch": 1})
 
 
 def test_without_defaults_any_value_may_be_given(tmp_path: Path) -> None:
-    assert read_run_config(str(tmp_path), "a=1") == {"a": 1}
+    assert read_run_config(str(tmp_path), {"a": 1}) == {"a": 1}
 
 
 def test_configs_are_read_as_by_the_commands_of_flower(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ import ctypes
 import functools
 import gc
 import importlib
+import importlib.util
 import json
 import os
 import select
@@ -46,6 +47,8 @@ LOADED = (
     "tests.support.store",
 )
 """Modules that the parent of forked processes imports."""
+LOADED_WITH_FLOWER = ("checkins.flower.apps", "checkins.flower.trainer")
+"""Modules that it imports too in the environment of Flower."""
 LONGEST_REQUEST = 200_000
 PR_SET_PDEATHSIG = 1
 
@@ -178,7 +181,8 @@ def _parent() -> socket.socket:
 def _fork_on_request(control: socket.socket) -> None:
     """Import every module, then fork a process for each request until the socket is closed."""
     sys.path.insert(0, str(ROOT))
-    for module in LOADED:
+    flower = LOADED_WITH_FLOWER if importlib.util.find_spec("flwr") else ()
+    for module in (*LOADED, *flower):
         importlib.import_module(module)
     gc.freeze()  # a collection in a fork would copy every page
     while True:

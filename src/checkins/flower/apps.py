@@ -17,7 +17,7 @@ from flwr.common.config import flatten_dict, fuse_dicts, parse_config_args
 from flwr.supercore.object_ref import load_app
 
 from checkins.errors import InvalidValue, first_line
-from checkins.flower.records import has_client_fn
+from checkins.flower.records import Config, has_client_fn
 
 
 def load_client_app(name: str) -> ClientApp:
@@ -66,23 +66,21 @@ def app_folder(name: str) -> Path:
     return Path(name if Path(name).is_dir() else os.curdir).absolute()
 
 
-def read_run_config(name: str, given: str | None) -> dict[str, Any]:
+def read_run_config(name: str, given: Config) -> dict[str, Any]:
     """Return the run config: the defaults of the app's pyproject.toml, replaced by ``given``.
 
-    ``given`` is what ``flwr run --run-config`` takes. If there are defaults, it may contain only
-    their keys. None replaces nothing.
+    As in ``flwr run``, ``given`` may contain only keys of the defaults, if there are any.
     """
     try:
         defaults = flatten_dict(_declared(app_folder(name), "config"))
     except ValueError as error:
         raise InvalidValue("flower", name, f"has a wrong config: {error}") from error
-    values = parse_config("run_config", given)
     try:
-        return fuse_dicts(defaults, values) if defaults else values
+        return fuse_dicts(defaults, dict(given)) if defaults else dict(given)
     except ValueError:
-        unknown = ", ".join(sorted(set(values) - set(defaults)))
+        unknown = ", ".join(sorted(set(given) - set(defaults)))
         expected = f"must contain only keys of the app's own config, which has no {unknown}"
-        raise InvalidValue("run_config", given, expected) from None
+        raise InvalidValue("run_config", dict(given), expected) from None
 
 
 def parse_config(option: str, given: str | None) -> dict[str, Any]:

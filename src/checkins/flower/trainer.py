@@ -25,7 +25,7 @@ from checkins import durable_file
 from checkins.client import Participant, fetch_campaign
 from checkins.client.trainer import Tensors
 from checkins.errors import InvalidValue, TrainingFailed, first_line
-from checkins.flower.apps import check_client_app, load_client_app
+from checkins.flower.apps import check_client_app, load_client_app, read_run_config
 from checkins.flower.records import (
     Config,
     InvalidReply,
@@ -55,12 +55,15 @@ def device(
 ) -> Participant:
     """Return a ``ClientApp`` as a device of the coordinator at ``url``. ``run()`` takes part.
 
-    ``client_app`` may also be ``module:object``, or the folder of a Flower app. ``campaign`` is the
-    id of a run; None means the run of the only open campaign. The configs are as in
-    ``ClientAppTrainer``. ``options`` are arguments of ``Participant``, such as ``key`` and
-    ``most_epsilon``.
+    ``client_app`` may also be ``module:object``, or the folder of a Flower app. Then the run config
+    of its pyproject.toml is the default. ``campaign`` is the id of a run; None means the run of the
+    only open campaign. The configs are as in ``ClientAppTrainer``. ``options`` are arguments of
+    ``Participant``, such as ``key`` and ``most_epsilon``.
     """
-    app = load_client_app(client_app) if isinstance(client_app, str) else client_app
+    app = client_app
+    if isinstance(client_app, str):
+        app = load_client_app(client_app)
+        run_config = read_run_config(client_app, run_config or {})
     trainer = ClientAppTrainer(
         app,
         state=Path(state),

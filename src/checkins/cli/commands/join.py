@@ -160,13 +160,16 @@ def _flower_trainer(view: CampaignView, given: GivenOptions) -> SlotTrainer:
     import_optional("flwr", value=name, setting="flower")
     from checkins.flower import ClientAppTrainer, apps
 
+    def config(option: str) -> dict[str, Any]:
+        return apps.parse_config(option, given.texts.get(option))
+
     with remote.errors_as_option_errors(given), _prints_of_app_on_stderr(given):
         return ClientAppTrainer(
             apps.load_client_app(name),
             state=Path(given.texts["state"]),
-            run_config=apps.read_run_config(name, given.texts.get("run_config")),
-            node_config=apps.parse_config("node_config", given.texts.get("node_config")),
-            train_config=apps.parse_config("train_config", given.texts.get("train_config")),
+            run_config=apps.read_run_config(name, config("run_config")),
+            node_config=config("node_config"),
+            train_config=config("train_config"),
         )
 
 
