@@ -92,7 +92,7 @@ sbom: $(INSTALLED)  ## write the bill of materials of all extras, in CycloneDX's
 vulnerabilities: $(INSTALLED)  ## look up known vulnerabilities of all pinned versions
 	@$(BIN)/python tools/release.py vulnerabilities
 
-mutants: $(INSTALLED)  ## plant known bugs one by one; check that the tests find each
+mutants: $(INSTALLED) $(FLOWER)  ## plant known bugs one by one; check that the tests find each
 	@$(BIN)/python tools/mutants.py
 
 leaks: $(INSTALLED)  ## plant leaks one by one; check that the audit finds each

@@ -48,6 +48,7 @@ ODOMETER = "tests/client/test_odometer.py"
 OPERATORS = "tests/service/test_operators.py"
 SIGNATURE = "tests/ledger/test_signature.py"
 READER = "tests/service/test_read_page.py"
+FLOWER_TRAINER = "tests/flower/test_trainer.py"
 
 MUTANTS = (
     Mutant(
@@ -1164,6 +1165,74 @@ MUTANTS = (
             ),
         ),
         (f"{FULL_SLOTS}::test_a_probability_of_more_full_slots_is_added_to_delta",),
+    ),
+    Mutant(
+        "weighted-by-examples",
+        "the update of a Flower app is multiplied by its number of examples, which is a metric",
+        (
+            Change(
+                "flower/records.py",
+                "        return np.where(is_trained, sent - returned, 0.0)\n",
+                '        weight = float(reply.content.metric_records["metrics"]["num-examples"])\n'
+                "        return weight * np.where(is_trained, sent - returned, 0.0)\n",
+            ),
+        ),
+        (f"{FLOWER_TRAINER}::test_metrics_do_not_leave_the_device",),
+    ),
+    Mutant(
+        "flower-app-called-twice",
+        "a Flower app is called twice for one participation",
+        (
+            Change(
+                "flower/trainer.py",
+                "            reply = self.app(message, context)\n",
+                "            self.app(message, context)\n"
+                "            reply = self.app(message, context)\n",
+            ),
+        ),
+        (
+            f"{FLOWER_TRAINER}"
+            "::test_after_a_crash_at_any_step_the_app_is_not_called_once_its_update_is_stored",
+        ),
+    ),
+    Mutant(
+        "context-after-crash",
+        "a Flower app that is called again after a crash begins with what it kept before the crash",
+        (
+            Change(
+                "flower/trainer.py",
+                "        return self.before if run == self.run else self.after\n",
+                "        return self.after\n",
+            ),
+        ),
+        (
+            f"{FLOWER_TRAINER}"
+            "::test_an_app_that_is_called_again_for_a_run_begins_with_the_same_context",
+        ),
+    ),
+    Mutant(
+        "trained-counter",
+        "a count of batches in the reply of a Flower app uses up the clipping norm",
+        (
+            Change(
+                "flower/records.py",
+                'np.full(one.shape, one.dtype.kind == "f")',
+                "np.full(one.shape, True)",
+            ),
+        ),
+        ("tests/flower/test_records.py::test_integers_are_counters_whose_update_is_zero",),
+    ),
+    Mutant(
+        "silent-nan",
+        "a Flower app that returns NaN does not fail",
+        (
+            Change(
+                "flower/trainer.py",
+                "        if not np.isfinite(update).all():\n",
+                "        if False:\n",
+            ),
+        ),
+        (f"{FLOWER_TRAINER}::test_an_app_that_fails_says_why",),
     ),
     Mutant(
         "failed-training-shows",

@@ -10,7 +10,7 @@ that must fail. Name a single test (``file.py::test_name``) and not a whole file
 runs its tests.
 
 One process imports the libraries once. It forks a process for every bug, which imports the copy of
-src/ and the tests, and runs pytest.
+src/ and the tests, and runs pytest. Tests of ``tests/flower`` run with the Python of .venv-flower.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import gc
 import multiprocessing
 import os
 import shutil
+import subprocess
 import sys
 import tempfile
 from collections.abc import Collection, Iterable, Sequence
@@ -28,6 +29,8 @@ from dataclasses import dataclass
 from pathlib import Path, PurePath
 
 ROOT = Path(__file__).resolve().parent.parent
+FLOWER_TESTS, FLOWER_PYTHON = "tests/flower/", ROOT / ".venv-flower/bin/python"
+"""Tests that need the environment of Flower, and its Python."""
 LONGEST_S = 300
 OPTIONS = (
     *("-x", "-q", "-p", "no:cacheprovider", "-p", "no:randomly", "-p", "no:xdist"),
@@ -89,7 +92,12 @@ def plant(mutant: Mutant, source: Path) -> None:
 
 
 def run_tests(tests: Sequence[str], source: Path) -> Ended:
-    """Run tests in a new process, with the code in ``source`` instead of src/."""
+    """Run tests in new processes, with the code in ``source`` instead of src/."""
+    of_flower = [test for test in tests if test.startswith(FLOWER_TESTS)]
+    if of_flower:
+        ended = _run_in_flower_environment(of_flower, source)
+        others = [test for test in tests if test not in of_flower]
+        return run_tests(others, source) if others and ended.code == 0 else ended
     processes = multiprocessing.get_context("forkserver")
     processes.set_forkserver_preload(list(LIBRARIES))
     with tempfile.TemporaryDirectory() as folder:
@@ -102,6 +110,23 @@ def run_tests(tests: Sequence[str], source: Path) -> Ended:
             process.join()
             raise TimeoutError(f"{', '.join(tests)}: no end after {LONGEST_S} s")
         return Ended(process.exitcode, output.read_text(errors="replace"))
+
+
+def _run_in_flower_environment(tests: list[str], source: Path) -> Ended:
+    if not FLOWER_PYTHON.exists():
+        raise Stale("there is no .venv-flower: run make flower")
+    environment = {name: os.environ[name] for name in os.environ if not name.startswith("PYTEST_")}
+    done = subprocess.run(
+        [FLOWER_PYTHON, "-m", "pytest", *OPTIONS, *tests],
+        cwd=ROOT,
+        env={**environment, "PYTHONPATH": str(source), "HYPOTHESIS_PROFILE": "mutants"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=LONGEST_S,
+        check=False,
+    )
+    return Ended(done.returncode, done.stdout)
 
 
 def _pytest(tests: list[str], source: str, output: str) -> None:

@@ -106,6 +106,14 @@ def test_more_devices_than_people_must_be_asked_for(run: Any) -> None:
         ("join {url} --state {folder}", "--data, --row or --flower"),
         ("join {url} --state {folder} --row 1 --data x.csv", "--data, --row or --flower"),
         ("join {url} --state {folder} --row 1 --client ann", "--client ann: needs --data"),
+        (
+            "join {url} --state {folder} --row 1 --run-config a=1",
+            "--run-config a=1: needs --flower",
+        ),
+        (
+            "join {url} --state {folder} --flower app:app",
+            '--flower app:app: is for a campaign with data = "devices"',
+        ),
         ("join {url} --state {folder} --row 0", "--row 0: must be an integer from 1"),
         (
             "join {url} --state {folder} --data x.csv",

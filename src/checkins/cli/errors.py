@@ -84,8 +84,11 @@ def _message_and_exit_code(error: BaseException) -> tuple[str, int]:
         return f"{message}{end} See {command} --help", EXIT_USAGE
     if isinstance(error, UsageError | InvalidValue | MissingPackage):
         return one_line(str(error)), EXIT_USAGE
-    if isinstance(error, ComputationFailed | TrainingFailed):
+    if isinstance(error, ComputationFailed):
         return one_line(str(error)), EXIT_FAILURE
+    if isinstance(error, TrainingFailed):
+        end = "a dummy was reported in place of its update, and the participation has ended"
+        return one_line(f"{error}; {end}"), EXIT_FAILURE
     if isinstance(error, MemoryError):
         return "out of memory: this machine has too little memory for the command", EXIT_FAILURE
     if isinstance(error, OSError):
