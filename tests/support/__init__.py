@@ -14,6 +14,7 @@
 ``program``             runs the program `checkins`, and Python code in processes
 ``postgres``            starts a PostgreSQL cluster in a temporary folder
 ``browser``             opens pages in the system's chromium
+``accessibility``       finds barriers for screen readers and keyboards with axe-core
 ``fake_service``        answers devices as the service does, in memory or on a socket
 ``proxy``               delays, cuts and repeats requests between devices and a coordinator
 ``silent_proxy``        stops to pass on bytes between a coordinator and its store
