@@ -28,9 +28,9 @@ from checkins.campaign import (
 from checkins.simulation.engine.outcome import Outcome, simulate
 from checkins.simulation.engine.training import Scenario
 from checkins.strategies import square_root
+from checkins.tasks.built_in_models import Softmax
 from checkins.tasks.data import Dataset
 from checkins.tasks.loaded_task import LoadedTask
-from checkins.tasks.neural_networks import Softmax
 
 HERE = Path(__file__).parent
 DEVICE = HERE / "gpu.json"

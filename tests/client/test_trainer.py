@@ -161,7 +161,7 @@ def code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[
     lines = [
         "from pathlib import Path",
         f"Path({str(tmp_path / 'imported')!r}).touch()",
-        "from checkins.tasks.neural_networks import Softmax",
+        "from checkins.tasks.built_in_models import Softmax",
         "def build(shape, classes):",
         "    return Softmax(shape[0], classes)",
     ]

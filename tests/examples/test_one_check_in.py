@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
+from checkins.tasks.built_in_models import Softmax
 from checkins.tasks.data import synthetic
 from checkins.tasks.loaded_task import LoadedTask
-from checkins.tasks.neural_networks import Softmax
 from tests.soak import only_in_soak
 
 SCRIPT = Path(__file__).resolve().parents[2] / "examples" / "one_check_in.py"

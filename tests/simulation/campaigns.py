@@ -19,10 +19,10 @@ from checkins.accounting import (
 )
 from checkins.campaign import Budget, Campaign, Optimizer, RandomizerConfig, RandomizerKind, Task
 from checkins.campaign.randomizer_config import noise_of_kind
+from checkins.tasks.built_in_models import Softmax
 from checkins.tasks.data import Dataset
 from checkins.tasks.loaded_task import LoadedTask
 from checkins.tasks.model import Model
-from checkins.tasks.neural_networks import Softmax
 
 FEATURES, CLASSES = 5, 3
 

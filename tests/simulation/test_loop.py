@@ -33,8 +33,8 @@ from checkins.simulation.engine.mechanism import Mechanism
 from checkins.simulation.engine.training import Scenario, Training
 from checkins.simulation.engine.updates import Clip, LocalWork, summed_linear_updates
 from checkins.simulation.population import SlotCounts, digit_sizes, feistel
+from checkins.tasks.built_in_models import MLP, Logistic
 from checkins.tasks.loaded_task import LoadedTask
-from checkins.tasks.neural_networks import MLP, Logistic
 from tests.simulation.campaigns import (
     AT_SERVER,
     CLASSES,

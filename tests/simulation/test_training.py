@@ -20,8 +20,8 @@ from checkins.randomizers import Laplace, PrivUnit
 from checkins.simulation.engine.outcome import training_of
 from checkins.simulation.engine.training import Position, Scenario, Training
 from checkins.simulation.population import Diurnal, Sampling, SlotCounts
+from checkins.tasks.built_in_models import MLP
 from checkins.tasks.loaded_task import LoadedTask
-from checkins.tasks.neural_networks import MLP
 from tests.simulation.campaigns import (
     AT_SERVER,
     CLASSES,

@@ -23,9 +23,9 @@ from checkins.simulation.engine.updates import (
     summed_linear_updates,
     summed_updates,
 )
+from checkins.tasks.built_in_models import MLP, Logistic, Softmax
 from checkins.tasks.data import Dataset
 from checkins.tasks.model import LinearModel, Model
-from checkins.tasks.neural_networks import MLP, Logistic, Softmax
 from tests.simulation.campaigns import CLASSES, FEATURES, dataset
 
 CLIENTS = 40

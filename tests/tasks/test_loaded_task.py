@@ -12,10 +12,10 @@ import pytest
 from checkins.campaign import DataFile, Features, Optimizer, Task
 from checkins.errors import InvalidValue
 from checkins.tasks import loaded_task
+from checkins.tasks.built_in_models import MLP, Logistic, Softmax
 from checkins.tasks.data import Dataset, fashion_mnist, patients, synthetic
 from checkins.tasks.data.scattering import Scattering
 from checkins.tasks.loaded_task import LoadedTask, with_features
-from checkins.tasks.neural_networks import MLP, Logistic, Softmax
 
 SGD = Optimizer(0.5)
 TABLE = DataFile(

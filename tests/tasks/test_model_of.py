@@ -70,7 +70,7 @@ def test_a_logistic_model_of_a_table_has_two_classes_and_others_must_say() -> No
 
 def test_an_own_model_is_looked_for_in_the_folder(tmp_path: Path) -> None:
     (tmp_path / "blueprint_model.py").write_text(
-        "from checkins.tasks.neural_networks import Softmax\n\n\n"
+        "from checkins.tasks.built_in_models import Softmax\n\n\n"
         "def made(shape, classes):\n    return Softmax(shape[0], classes)\n"
     )
     task = Task("synthetic", "blueprint_model:made", RATE)

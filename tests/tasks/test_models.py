@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from checkins.campaign.task import Model as ModelName
 from checkins.errors import InvalidValue
 from checkins.tasks import metrics
+from checkins.tasks.built_in_models import CNN, MLP, Logistic, Softmax
 from checkins.tasks.model import LinearModel, Model, flatten, parameter_count, unflatten
-from checkins.tasks.neural_networks import CNN, MLP, Logistic, Softmax
 from checkins.tasks.own_model import MODEL_NAMES, OwnModel, model_by_name
 from tests.support.program import output_of
 

@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 
 from checkins.campaign.task import DEVICES
 from checkins.errors import InvalidValue, first_line
+from checkins.tasks.built_in_models import CNN, MLP, Logistic, Softmax
 from checkins.tasks.model import Model, Rows, Vector, flatten, parameter_count, unflatten
-from checkins.tasks.neural_networks import CNN, MLP, Logistic, Softmax
 
 if TYPE_CHECKING:
     import jax
