@@ -50,7 +50,7 @@ assert certify(design, delta=1e-6, adjacency=Adjacency.ADD_REMOVE).epsilon < 0.1
 PLOT = """
 from pathlib import Path
 from checkins.audit import Settings, audit_campaign
-from checkins.audit.plot import save_trade_off_plot
+from checkins.audit.report import save_trade_off_plot
 from checkins.campaign import parse_campaign
 campaign = parse_campaign(Path("demo.toml").read_text()).campaign
 save_trade_off_plot(audit_campaign(campaign, Settings(seed=1, seconds=2.0)), Path("plot.png"))

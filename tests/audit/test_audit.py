@@ -10,8 +10,7 @@ from dataclasses import replace
 import pytest
 
 from checkins.accounting import NoiseAt, Population
-from checkins.audit import Attacks, Audit, Engine, Settings, Verdict, audit_campaign
-from checkins.audit.audit import certificate_at
+from checkins.audit import Attacks, Audit, Engine, Settings, Verdict, audit_campaign, certificate_at
 from checkins.audit.report import POWERFUL_SHARE, CertificateCheck
 from checkins.campaign import Campaign, RandomizerKind
 from checkins.errors import InvalidValue

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import checkins.audit as audit_module
 from checkins.audit import Engine, Settings, audit_campaign
-from checkins.audit import audit as audit_module
 from checkins.audit import machine_audit as audits
 from checkins.audit.bounds import Trials
 from checkins.audit.leak_tests import server_noise

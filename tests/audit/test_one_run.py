@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from scipy.stats import binom
 
 from checkins.accounting import Adjacency
-from checkins.audit.audit import certificate_at
+from checkins.audit import certificate_at
 from checkins.audit.one_run import GuessedBound, OneRunAudit, tail_probability
 from checkins.errors import InvalidValue, NotCovered
 from tests.audit.campaigns import BANDS, gaussian, pure

@@ -10,7 +10,7 @@ import pytest
 
 from checkins.audit import Attacks, Settings, audit_campaign
 from checkins.audit.bounds import Trials
-from checkins.audit.plot import certified_line, save_trade_off_plot, trade_off_figure
+from checkins.audit.report import certified_line, save_trade_off_plot, trade_off_figure
 from checkins.audit.statistics import TradeOffCurve
 from checkins.campaign import Campaign
 from tests.audit.campaigns import REPLACE_ONE, gaussian, pure

@@ -93,7 +93,7 @@ def test_the_canary_shows_in_its_runs_where_there_is_hardly_any_noise(folder: Pa
 @only_in_soak  # the audit below compares the measured bound with the certificate too
 def test_what_it_measures_is_below_what_is_certified(folder: Path) -> None:
     """Wrong with probability below 1e-9."""
-    from checkins.audit.audit import certificate_at
+    from checkins.audit import certificate_at
 
     found = canary(folder)
     trials = found.trials(2000, np.random.default_rng(3))

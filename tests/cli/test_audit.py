@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from checkins.audit import audit as audit_module
+import checkins.audit as audit_module
 
 TEXT = """
 schema = 1

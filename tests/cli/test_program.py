@@ -10,7 +10,7 @@ import subprocess
 import pytest
 
 import checkins
-from checkins.cli import errors, main, terminal
+from checkins.cli import main, terminal
 from tests.support.program import CHECKINS, output_of, run_python
 
 pytestmark = pytest.mark.slow
@@ -163,13 +163,13 @@ def test_a_traceback_is_shown_on_request(
 def test_exit_codes_tell_usage_errors_from_failures(capsys: pytest.CaptureFixture[str]) -> None:
     from checkins.errors import ComputationFailed, InvalidValue, NotCovered
 
-    assert errors.print_error(InvalidValue("slots", 0, "must be more")) == 2
-    assert errors.print_error(NotCovered("slots", 0, "must be more")) == 2
-    assert errors.print_error(ComputationFailed("no safe bound")) == 1
-    assert errors.print_error(MemoryError()) == 1
-    assert errors.print_error(OSError(28, "No space left on device", "x.png")) == 1
+    assert terminal.print_error(InvalidValue("slots", 0, "must be more")) == 2
+    assert terminal.print_error(NotCovered("slots", 0, "must be more")) == 2
+    assert terminal.print_error(ComputationFailed("no safe bound")) == 1
+    assert terminal.print_error(MemoryError()) == 1
+    assert terminal.print_error(OSError(28, "No space left on device", "x.png")) == 1
     assert capsys.readouterr().err.count("\n") == 5
 
 
 def test_signals_have_their_usual_number() -> None:
-    assert errors.EXIT_INTERRUPTED == 128 + signal.SIGINT
+    assert terminal.EXIT_INTERRUPTED == 128 + signal.SIGINT

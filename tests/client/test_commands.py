@@ -13,7 +13,7 @@ from typing import Any
 import click
 import pytest
 
-from checkins.cli import errors
+from checkins.cli import terminal
 from checkins.cli.commands.join import join, swarm
 from tests.client.test_participant import soon
 from tests.support.fake_service import FakeService, campaign, on_a_socket
@@ -31,7 +31,7 @@ def run(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str
             ended = app.main(args=[str(word) for word in words], standalone_mode=False)
             code = ended if isinstance(ended, int) else 0
         except Exception as error:
-            code = errors.print_error(error)
+            code = terminal.print_error(error)
         printed = capsys.readouterr()
         return code, printed.out, printed.err
 

@@ -13,7 +13,7 @@ from importlib import import_module
 import click
 
 from checkins import __version__
-from checkins.cli import errors
+from checkins.cli import terminal
 from checkins.optional_imports import missing_package
 
 EXAMPLES = {
@@ -144,9 +144,9 @@ def run(arguments: Sequence[str]) -> int:
     except BrokenPipeError:
         return _discard_output()
     except (KeyboardInterrupt, click.Abort):
-        return errors.EXIT_INTERRUPTED
+        return terminal.EXIT_INTERRUPTED
     except Exception as error:
-        return errors.print_error(error)
+        return terminal.print_error(error)
     return code
 
 
@@ -183,4 +183,4 @@ def _discard_output() -> int:
     Return the exit code.
     """
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    return errors.EXIT_FAILURE
+    return terminal.EXIT_FAILURE

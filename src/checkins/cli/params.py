@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from checkins import validate
-from checkins.cli.errors import UsageError, printable
+from checkins.cli.terminal import UsageError, printable
 from checkins.errors import InvalidValue
 
 if TYPE_CHECKING:

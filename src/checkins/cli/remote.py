@@ -10,8 +10,8 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from checkins.cli.errors import UsageError, describe_data_error, printable
 from checkins.cli.params import GivenOptions, argument, dashed_name, options
+from checkins.cli.terminal import UsageError, describe_data_error, printable
 from checkins.errors import InvalidData, InvalidValue
 from checkins.protocol import wire
 

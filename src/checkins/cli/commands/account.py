@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from checkins import validate
 from checkins.cli import params, terminal
-from checkins.cli.errors import UsageError, printable
 from checkins.cli.params import MUST_BE_POSITIVE, GivenOptions, dashed_name, options
+from checkins.cli.terminal import UsageError, printable
 from checkins.errors import InvalidValue, TooManyRuns
 
 if TYPE_CHECKING:

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from checkins import formatting, validate
 from checkins.cli import params, terminal
-from checkins.cli.errors import print_failure, printable
 from checkins.cli.params import GivenOptions, options
+from checkins.cli.terminal import print_failure, printable
 from checkins.errors import InvalidValue
 
 if TYPE_CHECKING:
@@ -100,7 +100,7 @@ def audit(given: GivenOptions) -> None:
 
 
 def _settings(given: GivenOptions) -> Settings:
-    from checkins.audit.audit import (
+    from checkins.audit import (
         DEFAULT_CONFIDENCE,
         DEFAULT_SECONDS,
         MAX_RUNS,
@@ -157,7 +157,7 @@ def _contradiction_message(result: Audit) -> str:
 
 
 def _save(result: Audit, out: Path) -> None:
-    from checkins.audit.plot import PLOT_FILE_NAME, save_trade_off_plot
+    from checkins.audit.report import PLOT_FILE_NAME, save_trade_off_plot
 
     out.mkdir(parents=True, exist_ok=True)
     save_trade_off_plot(result, out / PLOT_FILE_NAME)

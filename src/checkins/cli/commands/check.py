@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from checkins.cli import params, remote, terminal
-from checkins.cli.errors import UsageError, print_failure, printable
 from checkins.cli.params import GivenOptions, options
+from checkins.cli.terminal import UsageError, print_failure, printable
 from checkins.errors import DeltaExhausted, InvalidValue, NotCovered
 
 if TYPE_CHECKING:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from click.shell_completion import BashComplete, FishComplete, ZshComplete
 
 from checkins.cli import params, terminal
-from checkins.cli.errors import UsageError, printable
 from checkins.cli.main import COMPLETION_VARIABLE, PROGRAM
 from checkins.cli.params import GivenOptions, argument
+from checkins.cli.terminal import UsageError, printable
 
 SCRIPTS = {"bash": BashComplete, "zsh": ZshComplete, "fish": FishComplete}
 

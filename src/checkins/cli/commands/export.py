@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from checkins import durable_file
 from checkins.cli import params, remote, terminal
-from checkins.cli.errors import UsageError, printable
 from checkins.cli.params import GivenOptions, options
+from checkins.cli.terminal import UsageError, printable
 
 if TYPE_CHECKING:
     import numpy as np

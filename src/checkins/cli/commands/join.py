@@ -14,8 +14,8 @@ from click.exceptions import Exit
 
 from checkins import validate
 from checkins.cli import params, remote, terminal
-from checkins.cli.errors import EXIT_FAILURE, UsageError
 from checkins.cli.params import GivenOptions, options
+from checkins.cli.terminal import EXIT_FAILURE, UsageError
 from checkins.optional_imports import import_optional
 
 if TYPE_CHECKING:

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any
 from checkins import durable_file
 from checkins.cli import params, remote, terminal
 from checkins.cli.commands.serve import OPERATOR_TOKEN_VARIABLE
-from checkins.cli.errors import UsageError, print_failure, printable
 from checkins.cli.params import GivenOptions, options
+from checkins.cli.terminal import UsageError, print_failure, printable
 from checkins.protocol import wire
 
 if TYPE_CHECKING:

@@ -16,8 +16,8 @@ from click.exceptions import Exit
 
 from checkins import validate
 from checkins.cli import params, terminal
-from checkins.cli.errors import EXIT_FAILURE, UsageError, printable
 from checkins.cli.params import GivenOptions, options
+from checkins.cli.terminal import EXIT_FAILURE, UsageError, printable
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, TypeVar
 
 from checkins import validate
 from checkins.cli import params, terminal
-from checkins.cli.errors import UsageError
 from checkins.cli.params import GivenOptions, options
+from checkins.cli.terminal import UsageError
 from checkins.errors import DeltaExhausted, InvalidValue
 
 if TYPE_CHECKING:

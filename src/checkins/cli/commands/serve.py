@@ -12,8 +12,8 @@ import click
 
 from checkins import validate
 from checkins.cli import params, terminal
-from checkins.cli.errors import UsageError, printable, warn
 from checkins.cli.params import GivenOptions, options
+from checkins.cli.terminal import UsageError, printable, warn
 
 if TYPE_CHECKING:
     import socket

@@ -17,8 +17,8 @@ from click.exceptions import Exit
 
 from checkins import validate
 from checkins.cli import params, terminal
-from checkins.cli.errors import EXIT_INTERRUPTED, UsageError, describe_data_error, printable, warn
 from checkins.cli.params import GivenOptions, dashed_name, options
+from checkins.cli.terminal import EXIT_INTERRUPTED, UsageError, describe_data_error, printable, warn
 from checkins.errors import InvalidCell, InvalidData, InvalidValue, WrongPopulation
 
 if TYPE_CHECKING:

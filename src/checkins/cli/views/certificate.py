@@ -17,12 +17,11 @@ from rich.text import Text
 from checkins import formatting
 from checkins.accounting import METHODS, NoiseAt, Parameter, Protocol
 from checkins.accounting.precision import Method
-from checkins.campaign import Campaign, RandomizerKind
-from checkins.cli.errors import printable
-from checkins.cli.terminal import align_decimals, bullet_list, plain_table
+from checkins.cli.terminal import align_decimals, bullet_list, plain_table, printable
 
 if TYPE_CHECKING:
     from checkins.accounting import Adjacency, Alternative, Calibration, Certificate
+    from checkins.campaign import Campaign
     from checkins.cli.commands.check import CheckedCampaign
     from checkins.ledger.signature import SignedHead
     from checkins.ledger.verification import Verification
@@ -233,6 +232,8 @@ def _warm_up_text(slots: int) -> str:
 
 
 def _clip_text(campaign: Campaign) -> str:
+    from checkins.campaign import RandomizerKind
+
     randomizer = campaign.randomizer
     norm = "L1 norm" if randomizer.kind is RandomizerKind.LAPLACE else "norm"
     return f"clipped to {norm} {randomizer.clip:g}" if randomizer.clip is not None else "clipped"
@@ -244,6 +245,8 @@ def _gaussian_text(campaign: Campaign) -> str:
 
 
 def _report_text(campaign: Campaign) -> str:
+    from checkins.campaign import RandomizerKind
+
     randomizer = campaign.randomizer
     if randomizer.kind is RandomizerKind.GAUSSIAN:
         return f"{_clip_text(campaign)}, with {_gaussian_text(campaign)}"
