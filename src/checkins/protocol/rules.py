@@ -40,7 +40,8 @@ class FixedWindow:
         if len(self.slots) == 0:
             raise InvalidValue("window", self.slots, "must contain at least one slot")
         listed = self.slots if isinstance(self.slots, tuple) else ()
-        validate.count(slots=min(self.slots))
+        first_or_last = (self.slots[0], self.slots[-1])  # a range may have 10^12 slots
+        validate.count(slots=min(listed or first_or_last))
         if any(slot >= following for slot, following in pairwise(listed)):
             raise InvalidValue("window", self.slots, "must be in increasing order, each slot once")
 
