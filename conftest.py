@@ -43,6 +43,8 @@ PAGES = (
     "tests/service/test_page_live.py",
     "tests/simulation/test_report.py",
     "tests/docs/test_site.py",
+    "tests/browser_client/test_device.py",
+    "tests/browser_client/test_vectors.py",
 )
 """Files whose tests look at pages: one worker takes them all, with one browser."""
 WAITING = (

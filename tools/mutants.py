@@ -49,7 +49,10 @@ LIBRARIES = (
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """Replace one text in one file by another."""
+    """Replace one text in one file by another.
+
+    ``file`` is relative to src/checkins, or a file of clients/.
+    """
 
     file: str
     before: str
@@ -81,7 +84,7 @@ class Stale(Exception):
 def plant(mutant: Mutant, source: Path) -> None:
     """Plant the bug in the copy of src/ in the folder ``source``."""
     for change in mutant.changes:
-        path = source / change.file
+        path = planted_path(source, change.file)
         text = path.read_text(encoding="utf-8")
         if text.count(change.before) != 1:
             found = text.count(change.before)
@@ -89,6 +92,12 @@ def plant(mutant: Mutant, source: Path) -> None:
         path.write_text(text.replace(change.before, change.after), encoding="utf-8")
         for compiled in path.parent.glob(f"__pycache__/{path.stem}.*"):
             compiled.unlink()  # it was compiled from the old text
+
+
+def planted_path(source: Path, file: str) -> Path:
+    """Return the copy of a file, given the copy of the folder src/checkins."""
+    is_client = file.startswith("clients/")
+    return source.parents[1] / file if is_client else source / file
 
 
 def run_tests(tests: Sequence[str], source: Path) -> Ended:
@@ -152,9 +161,17 @@ def _pytest(tests: list[str], source: str, output: str) -> None:
 
 
 def link_source(folder: Path, changed: Iterable[str]) -> Path:
-    """Create a tree like src/ in ``folder``, with copies of ``changed`` and links otherwise."""
-    own = {PurePath("checkins", file) for file in changed}
-    _link(ROOT / "src", folder / "src", own | {parent for file in own for parent in file.parents})
+    """Create trees like src/ and clients/ in ``folder``; return that of src/.
+
+    They have copies of the files ``changed``, and links otherwise.
+    """
+    paths = {
+        PurePath(file if file.startswith("clients/") else f"src/checkins/{file}")
+        for file in changed
+    }
+    for top in ("src", "clients"):
+        own = {path.relative_to(top) for path in paths if path.parts[0] == top}
+        _link(ROOT / top, folder / top, own | {parent for file in own for parent in file.parents})
     return folder / "src"
 
 

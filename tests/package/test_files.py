@@ -61,8 +61,14 @@ def test_the_wheel_has_the_package_and_nothing_else(built: tuple[Path, Path]) ->
         if path.is_relative_to(ROOT / "src")
     }
     names = contents(built[0]).keys()
-    assert {name for name in names if ".dist-info/" not in name} == sources
+    client = "checkins/service/client.js"
+    assert {name for name in names if ".dist-info/" not in name} == sources | {client}
     assert "checkins/py.typed" in names
+
+
+def test_the_wheel_has_the_device_for_browsers(built: tuple[Path, Path]) -> None:
+    wanted = sha256((ROOT / "clients" / "js" / "client.js").read_bytes()).hexdigest()
+    assert contents(built[0])["checkins/service/client.js"] == wanted
 
 
 def test_the_wheel_says_what_it_is(built: tuple[Path, Path]) -> None:

@@ -48,6 +48,13 @@ PAGE_FILES = {path.name: path for path in PAGE_FOLDER.iterdir() if path.suffix i
 Besides these files, only ``index.html``, ``plan.html`` and ``read.html`` are served. A name from a
 request is never used as a path.
 """
+CLIENT_PLACES = (
+    Path(__file__).with_name("client.js"),  # in a wheel
+    Path(__file__).parents[3] / "clients" / "js" / "client.js",  # in a checkout or an sdist
+)
+"""Where the device for browsers may be. It is one file, ``clients/js/client.js`` of the repository,
+which a wheel contains beside this module."""
+CLIENT_FILE = next((path for path in CLIENT_PLACES if path.is_file()), CLIENT_PLACES[0])
 
 PLAN_LINK = '<a class="to-plan" href="plan">Plan a campaign</a>'
 """The link in ``index.html`` that is removed if planning is turned off."""
@@ -171,6 +178,13 @@ async def plan_page(request: Request) -> FileResponse:
 async def read_page() -> FileResponse:
     """Return the page that reads certificates and ledgers in the browser."""
     return FileResponse(PAGE_FOLDER / "read.html", media_type="text/html")
+
+
+@pages.get("/client.js")
+@also_head
+async def client_module() -> FileResponse:
+    """Return the device for browsers, one JavaScript module without dependencies."""
+    return FileResponse(CLIENT_FILE, media_type=PAGE_TYPES[".js"])
 
 
 @pages.get("/page/{name}")
