@@ -26,6 +26,7 @@ MEMORY = "tests/service/test_memory_limits.py"
 CONNECTIONS = "tests/service/test_connection_limits.py"
 CAMPAIGN_FILE = "tests/campaign/test_file.py"
 POPULATION = "tests/service/test_population.py"
+SLOT_LOAD = "tests/service/test_slot_load.py"
 
 ASSUMPTIONS = "tests/accounting/test_assumptions.py"
 NAMED = "tests/accounting/test_named.py"
@@ -552,6 +553,60 @@ MUTANTS = (
             ),
         ),
         (f"{MEMORY}::test_sums_of_batches_are_exact[sqlite-everyone]",),
+    ),
+    Mutant(
+        "refused-after-the-token",
+        "a check-in is refused for load after its token is spent",
+        (
+            Change(
+                "service/runs/client_requests.py",
+                "    if _has_room(live_run, runner, slot):\n        receipt = await",
+                "    receipt = await live_run.check_ins.submit(CheckIn(slot, token_hash))\n"
+                "    if _has_room(live_run, runner, slot):\n        receipt = await",
+            ),
+            Change(
+                "service/runs/client_requests.py",
+                "        receipt = await _receipt_of_retry(live_run, runner, slot, token_hash)\n",
+                '        raise Problem("busy")\n',
+            ),
+        ),
+        (f"{SLOT_LOAD}::test_whoever_is_accepted_by_a_slow_coordinator_is_in_time",),
+    ),
+    Mutant(
+        "refused-retry",
+        "a client that was accepted is refused when it asks again and the slot has no room",
+        (
+            Change(
+                "service/runs/client_requests.py",
+                "    receipt = await live_run.retries.submit(token_hash)\n",
+                "    receipt = None\n",
+            ),
+        ),
+        (f"{SLOT_LOAD}::test_whoever_is_accepted_by_a_slow_coordinator_is_in_time",),
+    ),
+    Mutant(
+        "no-time-for-reports",
+        "check-ins are accepted without regard to the time that their reports take",
+        (
+            Change(
+                "service/runs/slot_load.py",
+                "return self.device_s + self._service_s(reports) <= remaining_s",
+                "return True",
+            ),
+        ),
+        (f"{SLOT_LOAD}::test_whoever_is_accepted_by_a_slow_coordinator_is_in_time",),
+    ),
+    Mutant(
+        "no-time-for-devices",
+        "the time that devices need after the choice is not left to them",
+        (
+            Change(
+                "service/runs/slot_load.py",
+                "        self.device_s = max(self._measured_s, (1.0 - FALL) * self.device_s)\n",
+                "",
+            ),
+        ),
+        (f"{SLOT_LOAD}::test_the_time_of_devices_is_left_to_them_and_stragglers_do_not_count",),
     ),
     Mutant(
         "room-for-strangers",

@@ -44,6 +44,7 @@ from checkins.randomizers import DeviceReport
 from checkins.service.authentication import hashed
 from checkins.service.runs import intake, slot_transitions
 from checkins.service.runs.live_run import LiveRun
+from checkins.service.runs.slot_load import SlotLoad
 from checkins.service.store import participants
 from checkins.service.store.run_state import RunSpec
 from tests.support.campaigns import (
@@ -212,9 +213,9 @@ class Both:
         slot, receipt = self.receipts[client]
         snapshot = self.house.snapshot(self.spec)
         nothing: Any = None
-        live_run = LiveRun(
-            self.spec, snapshot, enrolments=nothing, check_ins=nothing, reports=nothing
-        )
+        messages = dict.fromkeys(("enrolments", "check_ins", "reports", "retries"), nothing)
+        load = SlotLoad.of(self.spec, max_messages=500)
+        live_run = LiveRun(self.spec, snapshot, load=load, **messages)
         choice = slot_transitions.read_choice(self.house.database, self.spec.id)
         live_run.update(snapshot, choice)
         known = self.house.database.read(participants.slot_of, self.spec.id, receipt)

@@ -12,6 +12,7 @@ import pytest
 from checkins.service.runs import slot_transitions
 from checkins.service.runs.cached_responses import cached_view
 from checkins.service.runs.live_run import LiveRun
+from checkins.service.runs.slot_load import SlotLoad
 from checkins.service.store import run_state
 from checkins.service.workers.epsilon_process import compute_epsilons, slot_counts
 from tests.support.campaigns import campaign
@@ -28,9 +29,9 @@ def house(migrated_file: Path, tmp_path: Path):
 
 def live_run_at(house: House, spec) -> LiveRun:
     nothing: Any = None
-    return LiveRun(
-        spec, house.snapshot(spec), enrolments=nothing, check_ins=nothing, reports=nothing
-    )
+    messages = dict.fromkeys(("enrolments", "check_ins", "reports", "retries"), nothing)
+    load = SlotLoad.of(spec, max_messages=500)
+    return LiveRun(spec, house.snapshot(spec), load=load, **messages)
 
 
 def told(live_run: LiveRun, house: House, spec) -> None:

@@ -84,7 +84,7 @@ class Metrics:
             "time from the head of a request to the end of its response",
             buckets=_REQUEST_BUCKETS_S,
         )
-        self._refused = counter("refused_total{reason}", "requests refused before the app saw them")
+        self._refused = counter("refused_total{reason}", "requests refused by limits or for load")
         self._connections = sum_gauge("connections", "open connections")
         self.waiters = sum_gauge("waiters", "long polls and event streams waiting now")
         self._long_polls = counter(
@@ -149,7 +149,7 @@ class Metrics:
         metrics[1].observe(seconds)
 
     def count_refusal(self, reason: str) -> None:
-        """Count a request that was refused before it reached the app.
+        """Count a request that was refused by a limit, or because of too much load.
 
         ``reason`` is a fixed word, and never text from the request.
         """

@@ -28,7 +28,6 @@ from checkins.service.routes.requests import (
     with_model_of,
 )
 from checkins.service.runs import cached_responses, client_requests
-from checkins.service.runs.intake import Submission
 from checkins.service.runs.live_run import LiveRun
 
 router = APIRouter(tags=["clients"], route_class=PlainRoute)
@@ -174,7 +173,7 @@ async def report(request: Request) -> Response:
     receipt = bearer_of(request)
     async with client_requests.reserve_report_memory(runner_of(request), live_run, slot, receipt):
         units = report_from_bytes(await request.body(), dimension=live_run.spec.dimension)
-        await live_run.reports.submit(Submission(slot, receipt, units))
+        await client_requests.save_report(runner_of(request), live_run, slot, receipt, units)
     return json_response(wire.ReportAccepted(status="taken"))
 
 

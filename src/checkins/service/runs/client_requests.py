@@ -10,7 +10,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any
 
+from checkins.protocol import slot as slots
 from checkins.protocol import wire
 from checkins.protocol.wire import OutcomeName
 from checkins.service.authentication import (
@@ -22,7 +24,7 @@ from checkins.service.authentication import (
 from checkins.service.http.problems import Problem
 from checkins.service.runs import cached_responses, clock_jumps, intake
 from checkins.service.runs.cached_responses import cached_model
-from checkins.service.runs.intake import CheckIn, EnrolmentRequest
+from checkins.service.runs.intake import CheckIn, EnrolmentRequest, Submission
 from checkins.service.runs.live_run import MAX_EARLY_S, LiveRun
 from checkins.service.runs.memory_limits import REPORT_BYTES_PER_COORDINATE
 from checkins.service.runs.runner import Runner
@@ -57,6 +59,10 @@ async def enrol(runner: Runner, live_run: LiveRun, credential: str | None, key: 
             secret_key, run=run, credential=listed_hash or "", idempotency_key=key or ""
         )
         credential_hash = listed_hash or hashed(key or "")
+    if not live_run.load.accepts_enrolment(waiting=live_run.enrolments.waiting):
+        runner.metrics.count_refusal("overload")
+        detail = "more clients enrol than can be served without delaying those in their slots"
+        raise Problem("busy", detail, retry_after=live_run.spec.run_schedule.slot_s)
     request = EnrolmentRequest(hashed(token), credential_hash, hashed(key or ""), is_listed)
     await live_run.enrolments.submit(request)
     return token
@@ -77,8 +83,40 @@ async def check_in(runner: Runner, live_run: LiveRun, slot: int, token: str) -> 
     if live_run.is_early(slot):
         await _wait_until_slot_begins(live_run, runner, slot)
         clock_jumps.refuse_while_holding(runner.database)
-    receipt = await live_run.check_ins.submit(CheckIn(slot, hashed(token)))
+    token_hash = hashed(token)
+    if _has_room(live_run, runner, slot):
+        receipt = await live_run.check_ins.submit(CheckIn(slot, token_hash))
+    else:
+        receipt = await _receipt_of_retry(live_run, runner, slot, token_hash)
     live_run.slots_of_receipts[receipt] = slot
+    return receipt
+
+
+def _has_room(live_run: LiveRun, runner: Runner, slot: int) -> bool:
+    """Return whether one more check-in can be served until the end of its slot.
+
+    Return True too if the slot takes no check-ins now, which the state machine of the slot decides.
+    """
+    state = live_run.snapshot.state
+    if slot != state.slot or state.slot_phase is not slots.Phase.COLLECTING:
+        return True
+    accepted, waiting = len(live_run.slots_of_receipts), live_run.check_ins.waiting
+    now = runner.database.now()
+    return live_run.load.accepts_check_in(slot, accepted=accepted, waiting=waiting, now=now)
+
+
+async def _receipt_of_retry(live_run: LiveRun, runner: Runner, slot: int, token_hash: str) -> str:
+    """Return the receipt of a check-in that was accepted earlier.
+
+    Raise ``busy`` if there is none: this slot has no room for the check-in, whose token stays
+    unspent.
+    """
+    receipt = await live_run.retries.submit(token_hash)
+    if receipt is None:
+        runner.metrics.count_refusal("overload")
+        detail = "more clients have checked in to this slot than could report before it ends"
+        ends_in_s = live_run.spec.run_schedule.ends(slot) - runner.database.now()
+        raise Problem("busy", detail, retry_after=ends_in_s)
     return receipt
 
 
@@ -139,6 +177,15 @@ async def reserve_report_memory(
     size = REPORT_BYTES_PER_COORDINATE * live_run.spec.dimension
     async with live_run.lock_receipt(receipt), runner.report_memory.reserve(size):
         yield
+
+
+async def save_report(
+    runner: Runner, live_run: LiveRun, slot: int, receipt: str, units: Any
+) -> None:
+    """Return once a report is durable, and count it in the load of its slot."""
+    live_run.load.report_arrived(slot)
+    await live_run.reports.submit(Submission(slot, receipt, units))
+    live_run.load.report_was_saved(slot, now=runner.database.now())
 
 
 async def _is_chosen(live_run: LiveRun, runner: Runner, slot: int, receipt: str) -> bool:

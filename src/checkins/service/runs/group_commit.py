@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
@@ -21,7 +22,7 @@ class GroupCommit(Generic[Message, Answer]):
     ``commit`` saves at most ``max_messages`` messages. It runs on ``threads``, and returns an
     answer or an exception for each message. If a transaction takes longer than ``timeout_s``
     seconds, all waiting messages get the problem ``busy``. ``on_commit`` is called after each
-    transaction with the number of its messages and its duration in seconds.
+    transaction with the number of its messages and its duration in seconds on ``clock``.
     """
 
     commit: Callable[[Sequence[Message]], Sequence[Answer | Exception]]
@@ -29,9 +30,15 @@ class GroupCommit(Generic[Message, Answer]):
     max_messages: int = field(default=500, kw_only=True)
     timeout_s: float = field(default=STORE_TIMEOUT_S, kw_only=True)
     on_commit: Callable[[int, float], None] | None = field(default=None, kw_only=True)
+    clock: Callable[[], float] = field(default=time.monotonic, kw_only=True)
     _waiting: list[tuple[Message, asyncio.Future[Answer]]] = field(default_factory=list)
-    _committing: list[tuple[Message, asyncio.Future[Answer]]] = field(default_factory=list)
+    committing: list[tuple[Message, asyncio.Future[Answer]]] = field(default_factory=list)
     _task: asyncio.Task[None] | None = None
+
+    @property
+    def waiting(self) -> int:
+        """The number of messages that are not durable yet."""
+        return len(self.committing) + len(self._waiting)
 
     async def submit(self, message: Message) -> Answer:
         """Return the answer to a message, or raise the exception that ``commit`` returned."""
@@ -47,9 +54,9 @@ class GroupCommit(Generic[Message, Answer]):
             while self._waiting:
                 batch = self._waiting[: self.max_messages]
                 self._waiting = self._waiting[self.max_messages :]
-                self._committing = batch
+                self.committing = batch
                 messages = [message for message, _ in batch]
-                started_at = loop.time()
+                started_at = self.clock()
                 answers: Sequence[Answer | Exception]
                 try:
                     commit = loop.run_in_executor(self.threads, self.commit, messages)
@@ -59,7 +66,7 @@ class GroupCommit(Generic[Message, Answer]):
                 except Exception as error:
                     answers = [error] * len(batch)
                 if self.on_commit is not None:
-                    self.on_commit(len(batch), loop.time() - started_at)
+                    self.on_commit(len(batch), self.clock() - started_at)
                 for (_, future), answer in zip(batch, answers, strict=True):
                     if future.done():
                         continue  # the request was cancelled, or got ``busy``
@@ -67,13 +74,13 @@ class GroupCommit(Generic[Message, Answer]):
                         future.set_exception(answer)
                     else:
                         future.set_result(answer)
-                self._committing = []
+                self.committing = []
         finally:
             self._task = None
 
     def refuse_waiting(self) -> None:
         """Answer all waiting messages with ``busy``. The transaction may still become durable."""
-        for _, future in (*self._committing, *self._waiting):
+        for _, future in (*self.committing, *self._waiting):
             if not future.done():
                 future.set_exception(store_unavailable())
         self._waiting = []

@@ -106,6 +106,12 @@ def take_check_ins(
     return answers
 
 
+def find_receipts(database: Database, spec: RunSpec, tokens: Sequence[str]) -> list[str | None]:
+    """Return the receipt of each token that has checked in to the slot in progress, or None."""
+    receipts = database.read(participants.receipts_of, spec.id, sorted(set(tokens)))
+    return [receipts.get(token) for token in tokens]
+
+
 def take_reports(
     database: Database, spec: RunSpec, messages: Sequence[Submission]
 ) -> list[ProtocolViolation | None]:

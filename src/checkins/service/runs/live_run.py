@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
 from checkins.protocol import slot as slots
 from checkins.protocol.server import Ending, Phase
@@ -18,6 +19,7 @@ from checkins.protocol.wire import OutcomeName, RunStatus, Spent
 from checkins.service.http.problems import Problem
 from checkins.service.runs.group_commit import GroupCommit
 from checkins.service.runs.intake import CheckIn, EnrolmentRequest, Submission
+from checkins.service.runs.slot_load import SlotLoad
 from checkins.service.runs.slot_transitions import SlotChoice
 from checkins.service.store.run_state import Curve, Epsilons, RunSnapshot, RunSpec
 
@@ -37,6 +39,9 @@ class LiveRun:
     enrolments: GroupCommit[EnrolmentRequest, None] = field(kw_only=True)
     check_ins: GroupCommit[CheckIn, str] = field(kw_only=True)
     reports: GroupCommit[Submission, None] = field(kw_only=True)
+    retries: GroupCommit[str, str | None] = field(kw_only=True)
+    """Queries for the receipts of tokens; None for a token without a check-in in this slot."""
+    load: SlotLoad = field(kw_only=True)
     public_snapshot: RunSnapshot = field(init=False)
     """The snapshot that clients see. A release becomes public at its scheduled time."""
     epsilons: Epsilons = field(default_factory=list)
@@ -89,16 +94,27 @@ class LiveRun:
             return False
         return self._choice is None or self._choice.slot != state.slot
 
-    def update(self, snapshot: RunSnapshot, choice: SlotChoice | None = None) -> None:
+    @property
+    def group_commits(self) -> tuple[GroupCommit[Any, Any], ...]:
+        """The group commit of each kind of message."""
+        return self.enrolments, self.check_ins, self.reports, self.retries
+
+    def update(
+        self, snapshot: RunSnapshot, choice: SlotChoice | None = None, *, now: float = 0.0
+    ) -> None:
         """Replace the snapshot by a newer one, and wake all waiting requests.
 
-        A snapshot with a new release becomes public only when ``publish`` is called.
+        ``choice`` is the choice of clients, which was read at the time ``now``; None if it was not
+        read. A snapshot with a new release becomes public only when ``publish`` is called.
         """
         if snapshot.state.closed != self.snapshot.state.closed:
             self.slots_of_receipts.clear()
+            self.load.slot_was_closed(snapshot.state.closed)
         self.snapshot = snapshot
         if choice is not None:
             self._choice = choice
+            expected = len(choice.chosen & self.slots_of_receipts.keys())
+            self.load.choice_was_read(choice.slot, expected=expected, now=now)
         if snapshot.ledger.head == self.public_snapshot.ledger.head:
             self.public_snapshot = snapshot
         self.wake()

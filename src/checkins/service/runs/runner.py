@@ -25,8 +25,9 @@ from checkins.service.runs import clock_jumps, intake, learning_curve, opening, 
 from checkins.service.runs.clock_jumps import ClockJumpReporter
 from checkins.service.runs.group_commit import GroupCommit
 from checkins.service.runs.live_run import LiveRun
-from checkins.service.runs.memory_limits import MAX_RECEIVED_BYTES, MemoryBudget, reports_per_batch
+from checkins.service.runs.memory_limits import MAX_RECEIVED_BYTES, MemoryBudget
 from checkins.service.runs.opening import OpeningQueue
+from checkins.service.runs.slot_load import CommitTimes, SlotLoad
 from checkins.service.settings import Settings
 from checkins.service.store import metadata, run_state
 from checkins.service.store.database import (
@@ -162,7 +163,7 @@ class Runner:
     def _refuse_waiting(self) -> None:
         self._timeouts.expire_all()
         for live_run in self.live_runs.values():
-            for group_commit in (live_run.enrolments, live_run.check_ins, live_run.reports):
+            for group_commit in live_run.group_commits:
                 group_commit.refuse_waiting()
 
     async def in_thread(self, function: Callable[..., T], *args: Any, **kwargs: Any) -> T:
@@ -225,14 +226,15 @@ class Runner:
         if spec.id in self.live_runs:
             return self.live_runs[spec.id]
         snapshot = await self.in_thread(self.database.read, run_state.load_snapshot, spec)
+        load = SlotLoad.of(spec, max_messages=MAX_MESSAGES_PER_COMMIT)
         live_run = LiveRun(
             spec,
             snapshot,
-            enrolments=self._group_commit(spec, intake.take_enrolments),
-            check_ins=self._group_commit(spec, intake.take_check_ins),
-            reports=self._group_commit(
-                spec, intake.take_reports, limit=reports_per_batch(spec.dimension)
-            ),
+            load=load,
+            enrolments=self._group_commit(spec, intake.take_enrolments, load.enrolments),
+            check_ins=self._group_commit(spec, intake.take_check_ins, load.check_ins),
+            reports=self._group_commit(spec, intake.take_reports, load.reports),
+            retries=self._group_commit(spec, intake.find_receipts, None),
         )
         await self._refresh(live_run)
         await self._read_choice(live_run)
@@ -252,13 +254,25 @@ class Runner:
         return live_run
 
     def _group_commit(
-        self, spec: RunSpec, save: Callable[..., Any], *, limit: int = MAX_MESSAGES_PER_COMMIT
+        self, spec: RunSpec, save: Callable[..., Any], times: CommitTimes | None
     ) -> GroupCommit[Any, Any]:
+        """Return a group commit that calls ``save``, and records its times if there are any."""
+
         def commit(messages: Any) -> Any:
             return retry_on_conflict(lambda: save(self.database, spec, messages))
 
-        limit, on_commit = min(limit, MAX_MESSAGES_PER_COMMIT), self.metrics.record_commit
-        return GroupCommit(commit, threads=self._threads, max_messages=limit, on_commit=on_commit)
+        def record(size: int, seconds: float) -> None:
+            if times is not None:
+                self.metrics.record_commit(size, seconds)
+                times.record(size, seconds)
+
+        return GroupCommit(
+            commit,
+            threads=self._threads,
+            max_messages=MAX_MESSAGES_PER_COMMIT if times is None else times.max_messages,
+            on_commit=record,
+            clock=self.database.now,
+        )
 
     async def _run_until_over(self, live_run: LiveRun) -> None:
         """Make every transition of a run when it is due, until the run is over."""
@@ -311,7 +325,7 @@ class Runner:
         if live_run.choice_is_unread:
             run = live_run.spec.id
             choice = await self.in_thread(slot_transitions.read_choice, self.database, run)
-            live_run.update(live_run.snapshot, choice)
+            live_run.update(live_run.snapshot, choice, now=self.database.now())
 
     async def _publish(self, live_run: LiveRun, snapshot: RunSnapshot) -> None:
         """Make a durable release public at its scheduled time, not earlier.

@@ -1,0 +1,214 @@
+"""Load shedding: a coordinator accepts no more check-ins than it can serve, as far as it measured.
+
+The clock is the test's. It moves while the store commits, so the store is as slow as a test says.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from checkins.service.runs.slot_load import CommitTimes, SlotLoad
+from checkins.service.store import schema
+from tests.support.campaigns import EVERYONE, SLIDING, campaign
+from tests.support.in_process import Living, Scenario, play, problem
+from tests.support.store import House
+
+SLOT_S, CHOOSE_S = 10.0, 6.0
+SLOW: dict[str, Any] = {**EVERYONE, "slots": 4, "slot_s": SLOT_S, "choose_s": CHOOSE_S}
+
+
+@pytest.fixture
+def load(migrated_file: Path, tmp_path: Path):
+    """The load of a run in which all check-ins are chosen, and the house of its store."""
+    house = House(f"sqlite:///{tmp_path}/store.db", tmp_path)
+    yield SlotLoad.of(house.open(campaign(**SLOW)), max_messages=100)
+    house.database.close()
+
+
+def test_times_of_commits_are_fitted_by_a_line() -> None:
+    times = CommitTimes(max_messages=100)
+    assert (times.fixed_s, times.message_s, times.seconds_for(10)) == (0.0, 0.0, 0.0)
+    for size in (5, 80, 20, 1, 100):
+        times.record(size, 0.25 + 0.01 * size)
+    assert times.message_s == pytest.approx(0.01)
+    assert times.fixed_s == pytest.approx(0.25)
+    assert times.seconds_for(250) == pytest.approx(3 * 0.25 + 250 * 0.01)
+
+
+def test_times_that_vary_are_no_evidence_against_large_commits() -> None:
+    times, dice = CommitTimes(max_messages=500), random.Random(1)
+    for _ in range(200):
+        times.record(dice.choice((1, 2)), dice.uniform(0.0, 0.01))
+        assert times.seconds_for(500) < 500 * 0.005  # a mean of 5 ms a message would say this
+
+
+def test_later_commits_count_more() -> None:
+    times = CommitTimes(max_messages=500)
+    for _ in range(100):
+        times.record(1, 20.0)  # the disk has failed for a while
+    for _ in range(100):
+        times.record(1, 0.01)
+    assert times.seconds_for(1) < 0.02
+
+
+def check_ins_until_full(load: SlotLoad, slot: int, *, now: float) -> int:
+    """Return how many check-ins are accepted if each is durable at once."""
+    accepted = 0
+    while load.accepts_check_in(slot, accepted=accepted, waiting=0, now=now) and accepted < 10_000:
+        accepted += 1
+    return accepted
+
+
+def test_as_many_check_ins_are_accepted_as_reports_fit_into_the_rest_of_the_slot(load) -> None:
+    begins = load.run_schedule.begins(1)
+    assert check_ins_until_full(load, 1, now=begins) == 10_000  # nothing is measured yet
+    for size in (1, 10, 100):
+        load.check_ins.record(size, 0.1 * size)
+    assert check_ins_until_full(load, 1, now=begins) == (SLOT_S - CHOOSE_S) / 0.1
+    for size in (1, 10, 100):
+        load.reports.record(size, 0.2 * size)
+    assert check_ins_until_full(load, 1, now=begins) == (SLOT_S - CHOOSE_S) / 0.2
+
+
+def test_a_check_in_that_could_not_be_durable_before_the_choice_is_refused(load) -> None:
+    chooses = load.run_schedule.chooses(1)
+    load.check_ins.record(1, 0.5)
+    assert load.accepts_check_in(1, accepted=1, waiting=1, now=chooses - 0.6)
+    assert not load.accepts_check_in(1, accepted=1, waiting=1, now=chooses - 0.4)
+
+
+def test_the_first_check_in_of_a_slot_is_accepted_whatever_was_measured(load) -> None:
+    load.check_ins.record(1, 1000.0)
+    load.enrolments.record(1, 1000.0)
+    begins = load.run_schedule.begins(1)
+    assert load.accepts_check_in(1, accepted=0, waiting=0, now=begins)
+    assert not load.accepts_check_in(1, accepted=1, waiting=0, now=begins)
+    assert load.accepts_enrolment(waiting=0)
+    assert not load.accepts_enrolment(waiting=1)
+
+
+def test_enrolments_may_take_as_long_as_a_slot_gives_to_reports(load) -> None:
+    for size in (1, 10, 100):
+        load.enrolments.record(size, 0.1 * size)
+    assert load.accepts_enrolment(waiting=39)
+    assert not load.accepts_enrolment(waiting=40)
+
+
+def play_reports(load: SlotLoad, slot: int, delays_s: list[float]) -> None:
+    """Let devices report so many seconds after the choice, and close the slot."""
+    chosen_at = load.run_schedule.chooses(slot)
+    load.choice_was_read(slot, expected=len(delays_s), now=chosen_at)
+    for delay_s in sorted(delays_s):
+        load.report_arrived(slot)
+        load.report_was_saved(slot, now=chosen_at + delay_s)
+    load.slot_was_closed(slot)
+
+
+def test_the_time_of_devices_is_left_to_them_and_stragglers_do_not_count(load) -> None:
+    for size in (1, 10, 100):
+        load.check_ins.record(size, 0.1 * size)
+    play_reports(load, 1, [2.0, 2.0, 2.3, 3.9, 3.9])
+    assert load.device_s == pytest.approx(2.0)  # 0.3 s of the third are those of three reports
+    assert check_ins_until_full(load, 2, now=load.run_schedule.begins(2)) in (19, 20)
+    play_reports(load, 2, [0.1])
+    assert load.device_s == pytest.approx(1.5)
+    play_reports(load, 3, [])
+    assert 1.0 < load.device_s < 1.5
+
+
+def test_reports_that_were_left_at_the_end_of_a_slot_limit_the_next(load) -> None:
+    for size in (1, 10, 100):
+        load.check_ins.record(size, 0.01 * size)
+    load.choice_was_read(1, expected=100, now=load.run_schedule.chooses(1))
+    for _ in range(50):
+        load.report_arrived(1)
+    for _ in range(20):
+        load.report_was_saved(1, now=load.run_schedule.ends(1))
+    load.slot_was_closed(1)
+    assert check_ins_until_full(load, 2, now=load.run_schedule.begins(2)) in (19, 20)
+
+
+def test_check_ins_that_send_no_report_are_not_limited(migrated_file: Path, tmp_path: Path) -> None:
+    house = House(f"sqlite:///{tmp_path}/store.db", tmp_path)
+    warming_up = campaign(**{**SLIDING, **SLOW}, population_id="a")
+    dismissing = campaign(slots=4, capacity=3, population_id="b")
+    sliding, few = (
+        SlotLoad.of(house.open(each), max_messages=100) for each in (warming_up, dismissing)
+    )
+    house.database.close()
+    for each in (sliding, few):
+        for size in (1, 10, 100):
+            each.reports.record(size, 0.5 * size)
+    warm_up, released = (sliding.run_schedule.begins(slot) for slot in (1, 3))
+    assert check_ins_until_full(sliding, 1, now=warm_up) == 10_000
+    assert check_ins_until_full(sliding, 3, now=released) < 10
+    assert check_ins_until_full(few, 1, now=few.run_schedule.begins(1)) == 10_000
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> Callable[[Scenario], None]:
+    def run(scenario: Scenario) -> None:
+        play(f"sqlite:///{tmp_path}/store.db", tmp_path, scenario)
+
+    return run
+
+
+def slow_down(it: Living, message_s: float) -> None:
+    """Let the clock move by so many seconds for each message that is saved."""
+
+    def wait() -> None:
+        committing = sum(len(each.committing) for each in it.live_run.group_commits)
+        it.clock.sleep(message_s * committing)
+
+    it.faults["shared"] = wait
+
+
+def test_whoever_is_accepted_by_a_slow_coordinator_is_in_time(here) -> None:
+    async def scenario(it: Living) -> None:
+        await it.open(**SLOW)
+        tokens = [await it.enrol() for _ in range(20)]
+        await it.begin(1)
+        slow_down(it, 0.5)
+        answers = []
+        for start, end in ((0, 1), (1, 3), (3, 6), (6, 20)):
+            asked = (it.ask("POST", "/slots/1/check-ins", token) for token in tokens[start:end])
+            answers += await asyncio.gather(*asked)
+        accepted = [answer.json()["receipt"] for answer in answers if answer.status_code == 202]
+        refused = [answer for answer in answers if answer.status_code != 202]
+        assert 6 <= len(accepted) <= (SLOT_S - CHOOSE_S) / 0.5
+        assert len(accepted) + len(refused) == 20
+        for answer in refused:
+            assert problem(answer) == (503, "busy")
+            assert 1 <= int(answer.headers["retry-after"]) <= SLOT_S
+        with it.runner.database.read_transaction() as connection:
+            unspent = connection.execute(schema.tokens.select()).all()
+        assert len(unspent) == len(refused)  # whoever was refused has used nothing up
+        again = await it.ask("POST", "/slots/1/check-ins", tokens[0])
+        assert (again.status_code, again.json()["receipt"]) == (202, accepted[0])  # also when full
+        await it.choose(1)
+        reported = await asyncio.gather(*(it.report(1, receipt) for receipt in accepted))
+        assert {answer.status_code for answer in reported} == {200}
+        assert it.clock.now <= it.live_run.spec.run_schedule.ends(1)
+
+    here(scenario)
+
+
+def test_enrolments_that_would_delay_a_slot_are_refused_before_a_token_exists(here) -> None:
+    async def scenario(it: Living) -> None:
+        await it.open(**SLOW)
+        slow_down(it, 0.5)
+        for count in (1, 2, 3, 4):
+            await asyncio.gather(*(it.enrol() for _ in range(count)))
+        answers = await asyncio.gather(*(it.ask("POST", "/enrolments") for _ in range(20)))
+        statuses = [answer.status_code for answer in answers]
+        assert statuses.count(201) == (SLOT_S - CHOOSE_S) / 0.5
+        refused = [answer for answer in answers if answer.status_code != 201]
+        assert {problem(answer) for answer in refused} == {(503, "busy")}
+
+    here(scenario)
