@@ -14,7 +14,7 @@ FLOWER := .venv-flower/.installed
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check collect format lint types imports links generated figures browser postgres axe flower test fast soak extras package tagged sbom vulnerabilities mutants leaks demo docs bench clean
+.PHONY: help setup check collect format lint types imports links generated figures browser postgres axe flower test fast soak extras package tagged sbom vulnerabilities mutants leaks demo picture docs bench clean
 
 help:
 	@sed -n 's/^\([a-z]*\):[^#]*## \(.*\)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 24
@@ -100,6 +100,9 @@ leaks: $(INSTALLED)  ## plant leaks one by one; check that the audit finds each
 
 demo: $(INSTALLED)  ## run a coordinator and 5,000 devices, in two and a half minutes
 	@$(BIN)/python examples/demo.py
+
+picture: $(INSTALLED) browser  ## take the picture of the live page in README.md, in two minutes
+	@$(BIN)/python -m tools.picture
 
 docs: $(INSTALLED)  ## build the site in build/site; fill generated blocks, run all code blocks
 	@$(BIN)/python tools/tutorial.py

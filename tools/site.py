@@ -260,7 +260,8 @@ def first_sentence(text: str) -> str:
     >>> first_sentence("# Title\\n\\nSee [this](page.md) `now`. And that.")
     'See this now.'
     """
-    body = re.sub(r"^#.*$|^\s*<.*$", "", text, flags=re.MULTILINE).strip()
+    ignored = r"^#.*$|^\s*<.*$|^\d{4}-\d\d-\d\d, .*$|^\*\*Context\.\*\* "  # of a design note
+    body = re.sub(ignored, "", text, flags=re.MULTILINE).strip()
     paragraph = LINK.sub(lambda found: found["before"].strip("![]("), body.split("\n\n")[0])
     words = " ".join(re.sub(r"[`*]", "", paragraph).split())
     return re.split(r"(?<=[.!?]) ", words)[0]

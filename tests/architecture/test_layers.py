@@ -64,15 +64,15 @@ def test_a_path_named_in_the_makefile_exists(name: str) -> None:
     assert (ROOT / name).exists()
 
 
-def test_the_layers_of_the_contract_are_the_layers_of_the_readme() -> None:
+def test_the_layers_of_the_contract_are_the_layers_of_the_page_about_architecture() -> None:
     contract = next(
         contract
         for contract in PYPROJECT["tool"]["importlinter"]["contracts"]
         if contract["type"] == "layers"
     )
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs/architecture.md").read_text(encoding="utf-8")
     for layer in re.findall(r"\w+", " ".join(contract["layers"])):
-        assert re.search(rf"^ +{layer}(/|\.py)", readme, re.MULTILINE), layer
+        assert re.search(rf"^ +{layer}(/|\.py)", page, re.MULTILINE), layer
 
 
 @pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(ROOT / "src")))

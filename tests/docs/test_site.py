@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -104,3 +105,5 @@ def test_a_page_that_is_not_in_the_navigation_is_refused(
 def test_the_list_for_language_models_names_every_page_of_the_navigation(html: Path) -> None:
     text = (html / "llms.txt").read_text(encoding="utf-8")
     assert all(f"({path[:-3]}.html)" in text for _, path in site.listed())
+    said = dict(re.findall(r"^- \[.*?\]\((.*?)\): (.*)$", text, re.MULTILINE))
+    assert [page for page, words in said.items() if len(words) < 25] == []
