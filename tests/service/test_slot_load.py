@@ -212,3 +212,28 @@ def test_enrolments_that_would_delay_a_slot_are_refused_before_a_token_exists(he
         assert {problem(answer) for answer in refused} == {(503, "busy")}
 
     here(scenario)
+
+
+def test_a_process_remembers_nothing_of_the_devices_of_earlier_slots(here) -> None:
+    async def scenario(it: Living) -> None:
+        await it.open(**{**SLOW, "slots": 3})
+        for slot in (1, 2, 3):
+            tokens = [await it.enrol(**{"idempotency-key": f"{slot}-{n:020}"}) for n in range(6)]
+            await it.begin(slot)
+            asked = (it.ask("POST", f"/slots/{slot}/check-ins?wait=0", token) for token in tokens)
+            receipts = [answer.json()["receipt"] for answer in await asyncio.gather(*asked)]
+            await it.choose(slot)
+            for receipt in receipts:
+                path = f"/check-ins/{receipt}?model=true"
+                assert (await it.ask("GET", path)).json()["outcome"] == "chosen"
+            reported = await asyncio.gather(*(it.report(slot, receipt) for receipt in receipts))
+            assert {answer.status_code for answer in reported} == {200}
+            await it.show(slot)
+            live_run = it.live_run
+            assert live_run.slots_of_receipts == {}
+            assert live_run._report_locks == {}
+            assert [each.waiting for each in live_run.group_commits] == [0, 0, 0, 0]
+            assert len(live_run.cached_models) <= 1
+            assert len(live_run.cached_outcomes) <= 3
+
+    here(scenario)
