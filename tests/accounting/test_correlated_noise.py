@@ -548,3 +548,21 @@ def test_noise_of_devices_and_averaged_updates_cannot_be_correlated() -> None:
             randomizer=SIXTEEN,
             population=Population(10, 20),
         )
+
+
+@pytest.mark.parametrize("adjacency", Adjacency)
+@pytest.mark.parametrize(("participation", "campaigns"), [(1.0, 1), (0.001, 1), (0.001, 3)])
+def test_noise_that_dwarfs_the_update_counts_as_the_largest_supported_noise(
+    adjacency: Adjacency, participation: float, campaigns: int
+) -> None:
+    """Two coefficients of 2**-24: the noise is more than 1e12 times the update in a release."""
+    strategy = NoiseStrategy((1, 1), bits=24)
+    design = Design(
+        Protocol.FIXED,
+        slots=1000,
+        participation=participation,
+        randomizer=GaussianNoise(1e5, NoiseAt.SERVER, strategy),
+    )
+    found = certify(design, delta=1e-6, adjacency=adjacency, campaigns=campaigns, compare=False)
+    assert found.epsilon_lower == 0.0
+    assert found.epsilon < 1e-3

@@ -31,8 +31,8 @@ from functools import cached_property, lru_cache
 import numpy as np
 from scipy.special import ndtr, ndtri
 
-from checkins.accounting.design import LEAST_SLOT_NOISE, Adjacency
-from checkins.accounting.exact.dominating_pair import DominatingPair, mixture
+from checkins.accounting.design import LEAST_SLOT_NOISE, MOST_SLOT_NOISE, Adjacency
+from checkins.accounting.exact.dominating_pair import NO_LOSS, DominatingPair, mixture
 from checkins.accounting.exact.gaussian import GaussianCampaign
 from checkins.accounting.exact.grid_distribution import (
     TAIL_SHARE,
@@ -271,7 +271,7 @@ class CorrelatedCampaign:
         delta_of_run = self.delta_of_run(delta, rounding)
         if rounding.side is Side.DOWN:
             lower = LowerBound(self, Adjacency.ADD_REMOVE, delta=delta_of_run, cells=None)
-            return lower.campaign.pair(rounding)
+            return NO_LOSS if lower.campaign is None else lower.campaign.pair(rounding)
         return self._parts(delta_of_run)[0].pair(rounding)
 
     def _parts(self, delta: float) -> list[Part]:
@@ -340,9 +340,16 @@ class CorrelatedCampaign:
         """Return True if the accountant's floating-point numbers are accurate enough."""
         return self.noise >= LEAST_SLOT_NOISE * math.sqrt(spread.variance) * (1.0 - 1e-9)
 
+    def noise_of(self, blocks: Blocks) -> float:
+        """Return the noise of independent slots with the spread of a slot of these blocks."""
+        return self.noise / math.sqrt(blocks.spread.variance)
+
     def of_blocks(self, blocks: Blocks) -> GaussianCampaign:
-        """Return the campaign with independent blocks in place of slots."""
-        noise = self.noise / math.sqrt(blocks.spread.variance)
+        """Return the campaign with independent blocks in place of slots, rounded up.
+
+        Noise above the largest supported noise is lowered to it, which can only increase delta.
+        """
+        noise = min(self.noise_of(blocks), MOST_SLOT_NOISE)
         if blocks.slots_per_block == 1:
             return GaussianCampaign(noise, blocks.count, blocks.participation, self.capacity)
         return BlockCampaign(
@@ -419,10 +426,11 @@ class LowerBound:
         return 1.0
 
     def lower(self, epsilon: float) -> float:
-        return max(bound.lower(epsilon) for bound in self._bounds)
+        return max((bound.lower(epsilon) for bound in self._bounds), default=0.0)
 
     @cached_property
     def _bounds(self) -> list[DeltaBounds]:
+        campaigns: list[tuple[GaussianCampaign | None, Adjacency]]
         campaigns = [(self.campaign, Adjacency.ADD_REMOVE)]
         if self._adjacency is Adjacency.REPLACE_ONE:  # an update of 0 is as if the client is absent
             single = (blocks for blocks in self._candidates() if blocks.slots_per_block == 1)
@@ -430,14 +438,20 @@ class LowerBound:
         return [
             campaign.divergence(adjacency, delta=self._delta, cells=self._cells)
             for campaign, adjacency in campaigns
+            if campaign is not None
         ]
 
     @cached_property
-    def campaign(self) -> GaussianCampaign:
-        """The campaign whose add/remove divergence is the largest known lower bound."""
+    def campaign(self) -> GaussianCampaign | None:
+        """The campaign whose add/remove divergence is the largest known lower bound, or None."""
         return self._best(list(self._candidates()))
 
-    def _best(self, candidates: list[Blocks]) -> GaussianCampaign:
+    def _best(self, candidates: list[Blocks]) -> GaussianCampaign | None:
+        """Return the best of the campaigns whose noise is supported, or None."""
+        noise_of = self._correlated.noise_of
+        candidates = [blocks for blocks in candidates if noise_of(blocks) <= MOST_SLOT_NOISE]
+        if not candidates:
+            return None
         estimates = estimated_epsilons(candidates, noise=self._correlated.noise, delta=self._delta)
         return self._correlated.of_blocks(candidates[int(estimates.argmax())])
 
