@@ -173,6 +173,8 @@ _NO_LEAK_BY_REASON: dict[str, tuple[str, ...]] = {
         "wrapped-mass-counted",
         "acceptance-without-the-client",
         "surely-chosen",
+        "adaptive-updates-without-participation",
+        "steep-tangents",
         "clients-of-one-window",
         "more-full-slots-not-charged",
         "last-coefficient-left-out",

@@ -32,6 +32,7 @@ ASSUMPTIONS = "tests/accounting/test_assumptions.py"
 NAMED = "tests/accounting/test_named.py"
 FOURIER = "tests/accounting/test_fourier_sum.py"
 FULL_SLOTS = "tests/accounting/test_full_slots.py"
+ADAPTIVE_UPDATES = "tests/accounting/test_adaptive_updates.py"
 DEVICE_PROGRAM = "tests/package/test_device.py"
 EXTRAS = "tests/package/test_extras.py"
 LATTICE = "tests/accounting/test_lattice_sum.py"
@@ -1183,6 +1184,33 @@ MUTANTS = (
             ),
         ),
         (f"{FOURIER}::test_a_displacing_client_in_one_slot_has_the_delta_of_a_mixture",),
+    ),
+    Mutant(
+        "adaptive-updates-without-participation",
+        "the lower bound of a client among adaptive others leaves participation out of a threshold",
+        (
+            Change(
+                "accounting/exact/adaptive_updates.py",
+                "math.exp(epsilon), slots / participation * math.expm1(epsilon)",
+                "math.exp(epsilon), slots * math.expm1(epsilon)",
+            ),
+        ),
+        (f"{ADAPTIVE_UPDATES}::test_the_lower_bound_is_the_delta_of_the_best_choices",),
+    ),
+    Mutant(
+        "steep-tangents",
+        "tangents of a lower bound are steeper than the function that they bound",
+        (
+            Change(
+                "accounting/exact/adaptive_updates.py",
+                "index = np.searchsorted(self._ends(), x)\n        slopes = self.slopes[index]",
+                "index = np.searchsorted(self._ends(), x)\n        slopes = np.minimum(1.0,"
+                " 1.1 * self.slopes[index])",
+            ),
+        ),
+        (
+            f"{ADAPTIVE_UPDATES}::test_the_largest_tangent_is_below_its_function_and_above_the_positive_part",
+        ),
     ),
     Mutant(
         "small-population-fills-slots",

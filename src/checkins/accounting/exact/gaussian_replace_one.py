@@ -18,6 +18,7 @@ import numpy as np
 from scipy.special import ndtr
 
 from checkins.accounting.exact import slot_sum
+from checkins.accounting.exact.adaptive_updates import AdaptiveUpdates
 from checkins.accounting.exact.dominating_pair import (
     NO_LOSS,
     ROUND_OFF,
@@ -54,6 +55,7 @@ _FEW_SLOTS = 1000
 _COARSE_CELLS = 100  # resolution of the grid with which a search starts
 _PRECISION, _ONE_SLOT_PRECISION = 2e-5, 1e-9  # relative precisions of a search
 _DOUBLING_PRECISION = 2e-4  # bounds by doubling are at least ten times as wide
+_DISPLACING_PRECISION = 2e-4  # of lower bounds, which are further away if slots are full
 _FINE_PAIR_CELLS = 512
 """Smallest number of grid cells for which a pair to compose has 64 kinks instead of 32."""
 
@@ -100,20 +102,23 @@ class GaussianReplaceOne:
         if epsilon > _MAX_EPSILON:
             return 0.0
         alone = 0.0 if self._doubles else self._test(epsilon).gain * (1 - ROUND_OFF)
-        displacing = 0.0 if self._displacing is None else self._displacing.lower(epsilon)
+        displacing = max((bound.lower(epsilon) for bound in self._displacing), default=0.0)
         if alone == 0.0 and displacing <= self.delta:
             alone = self._by_doubling.lower(epsilon)
         return max(alone, displacing)
 
     @cached_property
-    def _displacing(self) -> slot_sum.AddRemove | None:
-        """Lower bounds of a client that displaces others, whose update is that of its other data.
+    def _displacing(self) -> tuple[slot_sum.AddRemove | AdaptiveUpdates, ...]:
+        """Lower bounds of a client that displaces others, with fixed and with adaptive updates.
 
         Theorem:     docs/theory/gaussian.md, "Lower bounds with a capacity". Attained.
         """
         if self.campaign.capacity is None:
-            return None
-        return slot_sum.AddRemove(self.campaign.displacing, delta=self.delta, cells=self.cells)
+            return ()
+        return (
+            slot_sum.AddRemove(self.campaign.displacing, delta=self.delta, cells=self.cells),
+            AdaptiveUpdates(self.campaign, delta=self.delta, cells=self.cells // 2),
+        )
 
     def _test(self, epsilon: float) -> ThresholdTest:
         return ThresholdTest(
@@ -127,12 +132,15 @@ class GaussianReplaceOne:
     def epsilon(self, delta: float) -> Interval:
         upper = self.upper_epsilon(delta)
         guess = 0.998 * upper if 0 < upper < math.inf else self.campaign.initial_guess(delta)
+        precision, stride = self._precision_near(guess), 0.004
+        if self.campaign.capacity is not None and self.campaign.slots > 1:
+            precision, stride = max(precision, _DISPLACING_PRECISION), 0.015
         lower = crossing(
             self.lower,
             delta,
             guess=guess,
-            precision=self._precision_near(guess),
-            stride=0.004,
+            precision=precision,
+            stride=stride,
             surely_above_at_zero=upper > 0.0,
         ).lower
         return Interval(min(lower, upper), upper)
