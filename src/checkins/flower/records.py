@@ -122,7 +122,7 @@ def _vectors_of(
     if set(names) != set(shapes) and names == [str(index) for index in range(len(shapes))]:
         names = list(shapes)
     tensors = {
-        name: _numbers(name, array) for name, array in zip(names, record.values(), strict=True)
+        name: numbers_of(name, array) for name, array in zip(names, record.values(), strict=True)
     }
     floats = {name: np.full(one.shape, one.dtype.kind == "f") for name, one in tensors.items()}
     if not any(one.dtype.kind == "f" for one in tensors.values()):
@@ -134,7 +134,7 @@ def _vectors_of(
         raise InvalidReply(error.name, error.value, error.expected) from error
 
 
-def _numbers(name: str, array: Array) -> NDArray[Any]:
+def numbers_of(name: str, array: Array) -> NDArray[Any]:
     try:
         values = np.asarray(array.numpy())
     except Exception as error:
