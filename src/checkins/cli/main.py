@@ -56,6 +56,10 @@ EXAMPLES = {
         "    --state ~/.checkins --most-epsilon 3",
     ),
     "swarm": ("checkins swarm http://127.0.0.1:8470 --clients 2000",),
+    "flower-node": (
+        "checkins flower-node campaign.toml --superlink superlink.example:8000 \\\n"
+        "    --key ~/.ssh/node --state ~/.checkins-flower",
+    ),
     "export": ("checkins export http://127.0.0.1:8470 --out model.safetensors",),
     "backup": ("checkins backup --store sqlite:///checkins.db --out checkins-copy.db",),
     "allow-list": (
@@ -87,7 +91,8 @@ def epilog(command: str) -> str:
 COMMANDS = {
     **{"account": "account", "calibrate": "account", "init": "plan", "plan": "plan"},
     **{"check": "check", "simulate": "simulate", "audit": "audit", "serve": "serve"},
-    **{"join": "join", "swarm": "join", "export": "export", "backup": "export"},
+    **{"join": "join", "swarm": "join", "flower-node": "flower_node"},
+    **{"export": "export", "backup": "export"},
     **{"allow-list": "operators", "operators": "operators", "signing-key": "operators"},
     **{"verify": "check", "paper": "paper", "completion": "completion"},
 }
