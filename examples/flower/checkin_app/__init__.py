@@ -1,0 +1,1 @@
+"""A Flower app whose clients take part by random check-ins."""
