@@ -8,9 +8,14 @@ from __future__ import annotations
 import ast
 import inspect
 from importlib import import_module
+from operator import attrgetter
 from pathlib import Path
 
 import pytest
+
+from checkins.cli.commands.flower_node import SUPERNODE_OPTIONS
+from checkins.flower.gate import QUIET
+from checkins.flower.strategy import RandomCheckIns
 
 FLOWER = Path(__file__).resolve().parents[2] / "src/checkins/flower"
 SYMBOLS = {
@@ -20,17 +25,24 @@ SYMBOLS = {
         "ConfigRecord",
         "Context",
         "DEFAULT_TTL",
+        "Error",
         "Message",
         "MessageType",
         "Metadata",
+        "MetricRecord",
         "RecordDict",
     },
     "flwr.app.message": {"make_message"},
     "flwr.clientapp": {"ClientApp"},
     "flwr.common.config": {"flatten_dict", "fuse_dicts", "parse_config_args"},
+    "flwr.common.logger": {"log"},
     "flwr.common.serde": {"recorddict_from_proto", "recorddict_to_proto"},
     "flwr.proto.recorddict_pb2": {"RecordDict"},
+    "flwr.serverapp": {"Grid"},
+    "flwr.serverapp.strategy": {"Result", "Strategy"},
     "flwr.supercore.object_ref": {"load_app"},
+    "flwr.supercore.privacy_accounting": {"PrivacySpent"},
+    "flwr.supernode.cli": {"flower_supernode"},
 }
 """Every name that a module of ``checkins.flower`` imports from Flower."""
 
@@ -41,6 +53,17 @@ PARAMETERS = {
         *("group_id", "created_at", "ttl", "message_type"),
     ],
     "flwr.app:Context": ["run_id", "node_id", "node_config", "state", "run_config"],
+    "flwr.app:Error": ["code", "reason"],
+    "flwr.app:Message.__init__": [
+        *("content", "dst_node_id", "message_type", "ttl", "group_id", "reply_to")
+    ],
+    "flwr.serverapp.strategy:Strategy.start": [
+        *("grid", "initial_arrays", "num_rounds", "timeout", "train_config"),
+        *("evaluate_config", "evaluate_fn"),
+    ],
+    "flwr.supercore.privacy_accounting:PrivacySpent": [
+        *("epsilon", "delta", "num_releases", "accounting_method")
+    ],
     "flwr.common.config:fuse_dicts": ["main_dict", "override_dict"],
     "flwr.common.config:parse_config_args": ["config"],
     "flwr.supercore.object_ref:load_app": ["module_attribute_str", "error_type", "project_dir"],
@@ -50,7 +73,13 @@ PARAMETERS = {
 ATTRIBUTES = {
     "flwr.app:Array": {"numpy", "stype"},
     "flwr.app:Message": {"content", "error", "has_content", "has_error"},
+    "flwr.app:Metadata": {"dst_node_id", "message_type", "reply_to_message_id", "src_node_id"},
     "flwr.app:RecordDict": {"array_records"},
+    "flwr.proto.node_pb2:NodeInfo": {"last_activated_at", "node_id", "public_key"},
+    "flwr.serverapp:Grid": {
+        *("get_node_ids", "get_nodes", "pull_messages", "push_messages", "send_and_receive")
+    },
+    "flwr.serverapp.strategy:Result": {"arrays", "evaluate_metrics_serverapp"},
     "flwr.clientapp:ClientApp": {"__call__", "train"},
 }
 """The attributes of classes that are used."""
@@ -90,7 +119,7 @@ def test_flower_has_the_symbols(module: str) -> None:
 @pytest.mark.parametrize("path", PARAMETERS)
 def test_flower_takes_the_parameters(path: str) -> None:
     module, _, name = path.partition(":")
-    parameters = inspect.signature(getattr(import_module(module), name)).parameters
+    parameters = inspect.signature(attrgetter(name)(import_module(module))).parameters
     assert [each for each in PARAMETERS[path] if each not in parameters] == []
 
 
@@ -98,5 +127,27 @@ def test_flower_takes_the_parameters(path: str) -> None:
 def test_flower_has_the_attributes(path: str) -> None:
     module, _, name = path.partition(":")
     found = getattr(import_module(module), name)
-    has = {*dir(found), *inspect.get_annotations(found)}
+    fields = getattr(getattr(found, "DESCRIPTOR", None), "fields_by_name", {})  # of protobuf
+    has = {*dir(found), *inspect.get_annotations(found), *fields}
     assert sorted(ATTRIBUTES[path] - has) == []
+
+
+def test_a_strategy_has_no_further_abstract_methods() -> None:
+    strategy = import_module("flwr.serverapp.strategy").Strategy
+    assert strategy.__abstractmethods__ <= set(dir(RandomCheckIns))
+    assert not RandomCheckIns.__abstractmethods__
+
+
+def test_the_supernode_takes_the_options_that_a_gate_passes_on() -> None:
+    module = import_module("flwr.supernode.cli.flower_supernode")
+    known = module._parse_args_run_supernode()._option_string_actions
+    assert [option for option in SUPERNODE_OPTIONS.values() if option not in known] == []
+
+
+def test_flower_reads_the_variables_that_keep_a_node_quiet() -> None:
+    constants, telemetry = map(
+        import_module, ("flwr.supercore.constant", "flwr.supercore.telemetry")
+    )
+    assert constants.FLWR_DISABLE_UPDATE_CHECK in QUIET
+    assert 'getenv("FLWR_TELEMETRY_ENABLED"' in inspect.getsource(telemetry)
+    assert "FLWR_TELEMETRY_ENABLED" in QUIET

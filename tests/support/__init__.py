@@ -21,6 +21,9 @@
 ``hostile_service``     answers devices with harmful responses, on a socket
 ``http_server``         serves a handler of ``http.server`` on a free port
 ``raw_http``            sends and parses HTTP as bytes
+``flower``              a grid in this process in place of Flower's SuperLink, and its campaigns
+``file_clock``          a clock in a file, for processes whose time a test moves
+``gate_process``        runs the gate of a Flower node in a process that can be killed
 ``waiting``             waits until a condition holds
 ======================  ============================================================================
 
