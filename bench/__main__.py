@@ -32,6 +32,7 @@ BENCHES = {
     "peer": "gaussian",
     "accountants": "accountants",
     "device_noise": "device_noise",
+    "browser_noise": "browser_noise",
     "beside_bare": "simulator",
     "correlated": "simulator",
     "beside_peers": "simulator",

@@ -63,6 +63,7 @@ FIGURES = (
     _bench("peer", "bench/gaussian.py"),
     _bench("accountants", "bench/accountants.py", *DPSGD),
     _bench("device_noise", "bench/device_noise.py"),
+    _bench("browser_noise", "bench/browser_noise.py", "clients/js/client.js"),
     _bench("beside_bare", "bench/simulator.py", apart=(ACCOUNTING,)),
     _bench("correlated", "bench/simulator.py", apart=(ACCOUNTING,)),
     _bench("beside_peers", "bench/simulator.py", *PEERS, apart=(ACCOUNTING,)),

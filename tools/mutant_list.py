@@ -52,7 +52,86 @@ SIGNATURE = "tests/ledger/test_signature.py"
 READER = "tests/service/test_read_page.py"
 FLOWER_TRAINER = "tests/flower/test_trainer.py"
 
+BROWSER, BROWSER_VECTORS = (
+    "tests/browser_client/test_device.py",
+    "tests/browser_client/test_vectors.py::test_the_browser_computes_what_python_does",
+)
+CLIENT_JS = "clients/js/client.js"
+
 MUTANTS = (
+    Mutant(
+        "browser-modulo-bias",
+        "a browser takes the remainder of a random number, so some slots are more likely",
+        (Change(CLIENT_JS, "if (result < count) return result;", "return result % count;"),),
+        (f"{BROWSER_VECTORS}[draws]",),
+    ),
+    Mutant(
+        "browser-sign-of-noise",
+        "the noise of a browser has the sign of the next coordinate",
+        (Change(CLIENT_JS, "(7 - (i & 7))", "(i & 7)"),),
+        (f"{BROWSER_VECTORS}[noise]",),
+    ),
+    Mutant(
+        "browser-unclipped",
+        "a browser decides in floats whether an update is within the clip",
+        (
+            Change(
+                CLIENT_JS,
+                "    if (fits()) return units;\n  }\n  for",
+                "    return units;\n  }\n  for",
+            ),
+        ),
+        (f"{BROWSER_VECTORS}[clipping]",),
+    ),
+    Mutant(
+        "browser-unknown-keys",
+        "a browser joins a campaign with a key that it does not know",
+        (
+            Change(
+                CLIENT_JS,
+                "if (kind === undefined) throw new CampaignRefused",
+                "if (kind === undefined) continue; else if (false) throw new CampaignRefused",
+            ),
+        ),
+        (f"{BROWSER_VECTORS}[campaigns]",),
+    ),
+    Mutant(
+        "browser-redraw-after-reload",
+        "a browser that is reloaded draws its slot again",
+        (Change(CLIENT_JS, "hasDrawn = this.saved.phase !== undefined", "hasDrawn = false"),),
+        (f"{BROWSER}::test_a_crash_at_any_step_never_draws_again_and_never_changes_a_report",),
+    ),
+    Mutant(
+        "browser-noise-again",
+        "a browser draws new noise for every attempt to send its report",
+        (
+            Change(
+                CLIENT_JS,
+                "const report = fromBase64(String(this.saved.report));",
+                "const report = reportToBytes(makeReport(new Float64Array(this.view.dimension),"
+                " this.view.campaign.randomizer, this.platform.source));",
+            ),
+        ),
+        (f"{BROWSER}::test_a_retry_sends_the_same_bytes_with_noise_drawn_once",),
+    ),
+    Mutant(
+        "browser-report-not-durable",
+        "a browser sends its report before the report is stored",
+        (Change(CLIENT_JS, "await this.save(); // durable before it is sent", "// "),),
+        (f"{BROWSER}::test_a_draw_is_durable_before_the_check_in_and_charged_before_it_is_saved",),
+    ),
+    Mutant(
+        "browser-two-tabs",
+        "two tabs of one browser take part in the same run",
+        (
+            Change(
+                CLIENT_JS,
+                "{ signal: waiting.signal }, () =>",
+                '{ signal: waiting.signal, mode: "shared" }, () =>',
+            ),
+        ),
+        (f"{BROWSER}::test_the_store_survives_a_reload_and_a_second_tab_is_refused",),
+    ),
     Mutant(
         "attack-beyond-population",
         "an audit fills slots with more clients than the certificate assumes",

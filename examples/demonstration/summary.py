@@ -22,7 +22,8 @@ def introduce(url: str, view: dict[str, Any], *, clients: int, seconds: float) -
         " steps) by itself, checks in once and sends one update. The coordinator contacts no device"
         " and adds noise in every slot.",
         "",
-        Text.assemble("Watch in a browser:  ", (f"{url}/", "bold cyan")),
+        Text.assemble("Watch in a browser:     ", (f"{url}/", "bold cyan")),
+        Text.assemble("Take part in a browser: ", (f"{url}/take-part", "bold cyan")),
         "",
         f"The demo takes about {round(seconds, -1):.0f} s. Ctrl-C ends it. The lines below show the"
         f" epsilon of all releases so far, an upper bound at delta = {budget['delta']!r}"

@@ -137,7 +137,7 @@ def test_a_crash_at_any_step_never_draws_again_and_never_changes_a_report(world:
         first = world.live(slot=3, crashAt=crash_at)
         assert first["crashed"]
         stored = world.disk().get(world.service.id, {})
-        again = world.live(slot=None if "phase" in stored else 3)
+        again = world.live(slot=4 if "phase" in stored else 3)  # it must not be drawn again
         assert again["outcome"] in ENDED, (crash_at, again)
         drawn = [
             event["slot"]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -78,6 +78,15 @@ def browser() -> Iterator[Browser]:
             yield browser
         finally:
             browser.close()
+
+
+@contextmanager
+def unless_crashed() -> Iterator[None]:
+    """Suppress the error of an action on a tab whose process was killed."""
+    from playwright.sync_api import Error
+
+    with suppress(Error):
+        yield
 
 
 @contextmanager

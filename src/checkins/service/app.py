@@ -45,8 +45,8 @@ PAGE_TYPES = {".css": "text/css", ".js": "text/javascript"}
 PAGE_FILES = {path.name: path for path in PAGE_FOLDER.iterdir() if path.suffix in PAGE_TYPES}
 """Maps the name of each style sheet and script to its path.
 
-Besides these files, only ``index.html``, ``plan.html`` and ``read.html`` are served. A name from a
-request is never used as a path.
+Besides these files, only ``index.html``, ``plan.html``, ``read.html`` and ``take-part.html`` are
+served. A name from a request is never used as a path.
 """
 CLIENT_PLACES = (
     Path(__file__).with_name("client.js"),  # in a wheel
@@ -178,6 +178,13 @@ async def plan_page(request: Request) -> FileResponse:
 async def read_page() -> FileResponse:
     """Return the page that reads certificates and ledgers in the browser."""
     return FileResponse(PAGE_FOLDER / "read.html", media_type="text/html")
+
+
+@pages.get("/take-part")
+@also_head
+async def take_part_page() -> FileResponse:
+    """Return the page on which a browser takes part in a campaign on public data."""
+    return FileResponse(PAGE_FOLDER / "take-part.html", media_type="text/html")
 
 
 @pages.get("/client.js")

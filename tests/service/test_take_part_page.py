@@ -1,0 +1,102 @@
+"""The page /take-part, on a real coordinator in a real browser: one button, and an odometer."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import httpx
+import pytest
+
+from tests.service.test_page import CONTRAST
+from tests.support.browser import Visit, every_look, overflow, text, wait_for_text, watching
+from tests.support.campaigns import EVERYONE, campaign_text, long_campaign
+from tests.support.coordinator import Coordinator, serving
+
+if TYPE_CHECKING:
+    from tests.support.browser import Browser
+
+OVER = """() => document.getElementById("progress").dataset.state !== undefined"""
+STORED = """async () => {
+  const { IndexedDbStore } = await import("/client.js");
+  const store = new IndexedDbStore();
+  const found = {};
+  for (const key of await store.keys()) found[key] = JSON.parse(await store.load(key));
+  return found;
+}"""
+
+
+@pytest.fixture(scope="module")
+def demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Coordinator]:
+    """A campaign on the public data of patients, with two slots of four seconds."""
+    given = {**EVERYONE, "data": "patients", "slots": 2, "epsilon": 900.0}
+    written = campaign_text(**{**given, "name": "demo", "slot_s": 4.0, "choose_s": 2.0})
+    folder = tmp_path_factory.mktemp("demo")
+    with serving(folder, written, start="+8") as it:
+        yield it
+
+
+@pytest.fixture(scope="module")
+def visit(demo: Coordinator, browser: Browser) -> Iterator[Visit]:
+    """The page of a device that has taken part: by keyboard, and with a reload on the way."""
+    with watching(browser, f"{demo.url}/take-part") as seen:
+        page = seen.page
+        page.wait_for_selector("#join:not([hidden])")
+        assert text(page, "spent") == "ε = 0"
+        assert "invented" in page.inner_text("main").lower()
+        page.focus("#join")
+        page.keyboard.press("Enter")
+        wait_for_text(page, "steps", "It drew its slot")
+        assert page.evaluate("document.activeElement.id") == "progress"
+        page.reload()
+        page.wait_for_function(OVER)
+        yield seen
+    assert (seen.errors, seen.asked) == ([], [])
+
+
+def test_one_button_takes_part_and_a_reload_goes_on(visit: Visit, demo: Coordinator) -> None:
+    assert visit.page.get_attribute("#progress", "data-state") == "reported"
+    assert "sent and accepted" in text(visit.page, "now")
+    assert "It went on where it was" in text(visit.page, "steps")
+    stored = visit.page.evaluate(STORED)
+    run = demo.campaign
+    assert stored[run] == {"schema": 1, "campaign": run, "ended": "REPORTED"}
+    assert [charge["runs"] for charge in stored["odometer"]["charges"]] == [[run]]
+
+
+def test_the_odometer_shows_the_whole_budget(visit: Visit, demo: Coordinator) -> None:
+    budget = httpx.get(f"{demo.url}/campaigns/{demo.campaign}").json()["budget"]
+    assert budget["epsilon"] == 900.0
+    assert text(visit.page, "spent") == "ε ≤ 900, δ ≤ 10⁻⁶"
+    assert "clinic" in text(visit.page, "charges")
+
+
+def test_it_is_readable_on_a_desk_and_on_a_phone(visit: Visit) -> None:
+    for look in every_look(visit.page):
+        assert overflow(visit.page) <= 0, look
+        assert visit.page.evaluate(CONTRAST) == [], look
+
+
+def test_people_who_cannot_see_it_are_told_what_happens(visit: Visit) -> None:
+    page = visit.page
+    assert page.get_attribute("#now", "aria-live") == "polite"
+    assert page.get_attribute("#timer", "aria-live") == "off"  # not every second
+    assert page.get_attribute("#problem", "role") == "alert"
+    unnamed = "[...document.querySelectorAll('section')].filter((s) => !s.ariaLabelledByElements"
+    assert page.evaluate(f"{unnamed}?.length && !s.getAttribute('aria-labelledby')).length") == 0
+
+
+def test_a_campaign_on_data_of_its_devices_is_not_joined(tmp_path: Path, browser: Browser) -> None:
+    data = (
+        '{ file = "a.csv", client_column = "c", label_column = "y", features = ["x"],'
+        " ranges = { x = [0.0, 1.0] } }"
+    )
+    (tmp_path / "a.csv").write_text("c,y,x\n" + "".join(f"{i},{i % 2},0.5\n" for i in range(6)))
+    written = long_campaign("clinic").replace('data = "synthetic"', f"data = {data}")
+    with serving(tmp_path, written) as it, watching(browser, f"{it.url}/take-part") as seen:
+        seen.page.wait_for_selector("#problem:not([hidden])")
+        assert "devices with data of their own" in text(seen.page, "problem")
+        assert not seen.page.is_visible("#join")
+        assert json.dumps(seen.page.evaluate(STORED)) == "{}"
