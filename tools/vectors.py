@@ -170,6 +170,7 @@ def clipping() -> Vectors:
         "within": [0.6, -0.8],
         "exact multiples": [0.3, -0.75, 0.9, 0.1, -0.1],
         "too long": [3.0, -4.0, 0.0, 12.0],
+        "just above the clip": [0.42 * (1 + 4e-7), -0.56 * (1 + 4e-7)],
         "overflow": [1e308, -1e308, 1e300],
         "tiny": [5e-324, -1e-310],
         "not a number": [math.nan, 1.0],
