@@ -307,6 +307,8 @@ def _texts() -> Iterator[tuple[str, str]]:
         ("an unknown schema", '"schema":1', '"schema":2'),
         ("no schema", ',"schema":1', ""),
         ("an unknown key", '"slots":4', '"slots":4,"speed":2'),
+        ("a key that JavaScript knows", '"slots":4', '"constructor":{},"slots":4'),
+        ("a key that JavaScript treats specially", '{"budget"', '{"__proto__":{},"budget"'),
         ("an unknown section", '"task":', '"tariff":{},"task":'),
         ("a space", '"slots":4', '"slots": 4'),
         ("a key twice", '"slots":4', '"slots":4,"slots":4'),

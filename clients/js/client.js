@@ -18,7 +18,8 @@
  * @typedef {Record<string, number[]>} Shapes The shape of each tensor by name, in the order of the flat vector.
  * @typedef {(model: Tensors, view: View) => Record<string, ArrayLike<number>> | Promise<Record<string, ArrayLike<number>>>} Trainer
  *   Computes an update of the model from the data of this device. It may be any function. Its result
- *   need not be bounded, because the device clips it.
+ *   need not be bounded, because the device clips it. If it throws, the device sends a dummy report, and
+ *   throws the error when its participation has ended.
  * @typedef {"ABSTAINED" | "MISSED" | "REFUSED" | "DISMISSED" | "LATE" | "REPORTED"} Outcome
  * @typedef {"add-remove" | "replace-one"} Adjacency
  * @typedef {{ population: string, adjacency: Adjacency, epsilon: number, delta: number, entries: number, head: string, runs: string[] }} Charge
@@ -696,7 +697,7 @@ export const modelFromBytes = (bytes, shapes) => {
     const start = 8 + Number(view.getBigUint64(0, true));
     const header = JSON.parse(new TextDecoder("utf-8", { fatal: true }).decode(bytes.subarray(8, start)));
     /** @type {Tensors} */
-    const tensors = {};
+    const tensors = Object.create(null);
     let read = 0;
     for (const [name, shape] of Object.entries(shapes)) {
       const { dtype, shape: sent, data_offsets: [from, to] } = header[name];
@@ -768,7 +769,7 @@ const pythonFloat = (x) => {
   const [mantissa, exponent] = x.toExponential().split("e");
   const power = Number(exponent);
   if (power < -4 || power >= 16) return `${mantissa}e${power < 0 ? "-" : "+"}${String(Math.abs(power)).padStart(2, "0")}`;
-  const plain = power < 0 ? x.toFixed(mantissa.replace(".", "").length - 1 - power) : String(x);
+  const plain = String(x);
   return plain.includes(".") ? plain : `${plain}.0`;
 };
 
@@ -867,7 +868,7 @@ const checkedTable = (table, section) => {
   const values = {};
   for (const [key, value] of Object.entries(table)) {
     const path = section === "" ? key : `${section}.${key}`;
-    const kind = KEYS[section][key];
+    const kind = Object.hasOwn(KEYS[section], key) ? KEYS[section][key] : undefined;
     if (kind === undefined) throw new CampaignRefused(`the campaign has the key ${path}, which this device does not know`);
     if (!isOfKind(value, kind)) throw new CampaignRefused(`the campaign has a wrong value for ${path}`);
     const isTable = value !== null && typeof value === "object" && !Array.isArray(value) && !(value instanceof Float);
@@ -1188,7 +1189,8 @@ const parseState = (text, run) => {
   if (text === null) return { campaign: run, epoch: 0, slots_closed: 0, entries: 0 };
   try {
     const { schema, ...state } = JSON.parse(text);
-    const isKnown = schema === 1 && state.campaign === run && PHASES.includes(state.phase);
+    const isWhole = state.phase !== "PRIVATIZED" || [state.slot, state.receipt, state.report].every((value) => value !== undefined);
+    const isKnown = schema === 1 && state.campaign === run && PHASES.includes(state.phase) && isWhole;
     const isEnded = state.ended === undefined || state.ended === WITHDRAWN || OUTCOMES.includes(state.ended);
     if (!isKnown || !isEnded) throw new TypeError("its schema or its values are unknown");
     return { epoch: 0, slots_closed: 0, entries: 0, ...state };
@@ -1498,7 +1500,6 @@ export class Device {
   constructor({ url, run, trainer, store = new IndexedDbStore(), key, seal, mostEpsilon, accept, onEvent, retryTimeoutS = 60, plainHttp = false, platform = browserPlatform }) {
     checkUrl(url, plainHttp);
     if (!RUN.test(run)) throw new CampaignRefused(`${run} is not the id of a run`);
-    Object.assign(this, { mostEpsilon, accept, onEvent });
     this.runId = run;
     this.trainer = trainer;
     this.store = store;
@@ -1515,6 +1516,8 @@ export class Device {
     this.view = /** @type {any} */ (null);
     /** @type {any} */
     this.knownOutcome = null;
+    /** @type {unknown} */
+    this.trainingError = null;
   }
 
   /** Takes part, or resumes after a reload or a kill. Returns the outcome. @returns {Promise<Outcome>} */
@@ -1524,6 +1527,7 @@ export class Device {
       if (this.saved.ended === undefined) {
         await this.begin();
         await this.end(await this.participate());
+        if (this.trainingError !== null) throw this.trainingError;
       }
       if (this.saved.ended === WITHDRAWN) throw new CampaignRefused("this device has withdrawn from this run");
       return /** @type {Outcome} */ (this.saved.ended);
@@ -1679,7 +1683,7 @@ export class Device {
         if (receipt === null) return "REFUSED";
         const model = await this.repeat(() => this.awaitModel(slot, receipt));
         if (model === null) return "DISMISSED";
-        const update = flatten(await this.trainer(model, this.view), this.view.shapes);
+        const update = await this.train(slot, model);
         const report = reportToBytes(makeReport(update, this.view.campaign.randomizer, this.platform.source));
         this.saved = { ...this.saved, phase: "PRIVATIZED", receipt, report: toBase64(report) };
         await this.save(); // durable before it is sent, so a retry sends the same bytes
@@ -1689,6 +1693,21 @@ export class Device {
     } catch (error) {
       if (error instanceof SlotOver) return "LATE";
       throw error;
+    }
+  }
+
+  /**
+   * Returns the update. If training fails, it is zero, so the report is a dummy, and nobody learns from
+   * the message whether training failed on the data of this device.
+   * @param {number} slot @param {Tensors} model
+   */
+  async train(slot, model) {
+    try {
+      return flatten(await this.trainer(model, this.view), this.view.shapes);
+    } catch (error) {
+      this.trainingError = error;
+      await this.tell("training-failed", { slot, error: String(error) });
+      return new Float64Array(this.view.dimension);
     }
   }
 

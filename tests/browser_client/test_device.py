@@ -192,6 +192,17 @@ def test_a_retry_sends_the_same_bytes_with_noise_drawn_once(world: World) -> Non
     assert (len(bodies), len(set(bodies))) == (4, 1)
 
 
+@pytest.mark.parametrize("noise_at", ["client", "server"])
+def test_a_device_whose_training_fails_sends_a_dummy(world: World, noise_at: str) -> None:
+    with_service(world, FakeService(campaign(noise_at=noise_at)))
+    happened = world.live(slot=1, fails=True)
+    assert (happened["outcome"], happened["error"]) == (None, "RangeError")
+    [report] = world.service.reports.values()
+    assert any(report[-4 * 14 :]) == (noise_at == "client")  # noise alone, or zero
+    assert world.disk()[world.service.id]["ended"] == "REPORTED"
+    assert world.live()["outcome"] == "REPORTED"
+
+
 def test_a_device_that_comes_too_late_sends_nothing(world: World) -> None:
     world.live(slot=2, crashAt=12)  # somewhere after its draw, before its slot
     stored = world.disk()[world.service.id]

@@ -31,7 +31,7 @@ export const write = (key, text) => disk.set(key, text);
 
 // Lets the device live until it ends, fails, or crashes at the step crashAt. A step is before or after a
 // message or a write.
-export const live = async ({ run, slot, crashAt = Infinity, options = {} }) => {
+export const live = async ({ run, slot, crashAt = Infinity, fails = false, options = {} }) => {
   const told = [];
   let steps = 0;
   let trained = 0;
@@ -71,6 +71,7 @@ export const live = async ({ run, slot, crashAt = Infinity, options = {} }) => {
   };
   const trainer = (model) => {
     trained += 1;
+    if (fails) throw new RangeError("no rows");
     return { weights: model.weights.map((x) => x + 0.1), bias: model.bias.map((x) => x + 0.1) };
   };
   const device = new client.Device({ url: "http://127.0.0.1", run, trainer, store, platform, onEvent: (event) => told.push(event), ...options });
