@@ -32,31 +32,13 @@ ExampleScores = Callable[[dict[str, Any], Any], Any]
 
 
 @dataclass(frozen=True, eq=False)
-class OwnModel:
-    """The return value of a function that a campaign names as ``module:function``.
-
-    ``initial`` names the tensors and holds their public initial weights. ``example_loss`` takes
-    (parameters, features, label) of one example, and returns its loss in JAX. It must be pure.
-    Two functions are optional. ``row_gradient`` takes (parameters, rows, labels) and returns the
-    mean gradient of the loss in numpy, for devices without JAX. ``example_scores`` takes
-    (parameters, features) of one example, and returns its scores in JAX.
-
-    >>> model = OwnModel({"centre": np.zeros(2)}, lambda own, x, _: abs(x - own["centre"]).sum())
-    >>> model.shapes, model.dimension
-    ({'centre': (2,)}, 2)
-    """
+class _WithInitialWeights:
+    """A model whose tensors are named by its public initial weights."""
 
     initial: Mapping[str, Any]
-    example_loss: ExampleLoss
-    row_gradient: RowGradient | None = None
-    example_scores: ExampleScores | None = None
 
     def __post_init__(self) -> None:
         _check_initial(self.initial)
-        for field_name in ("example_loss", "row_gradient", "example_scores"):
-            function = getattr(self, field_name)
-            if not callable(function) and (field_name == "example_loss" or function is not None):
-                raise InvalidValue(field_name, function, "must be a function")
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
@@ -70,6 +52,33 @@ class OwnModel:
     def start(self, seed: int) -> NDArray[np.float64]:
         """Return the initial weights, rounded to float32. The seed has no effect."""
         return _flat_float32(self.initial)
+
+
+@dataclass(frozen=True, eq=False)
+class OwnModel(_WithInitialWeights):
+    """The return value of a function that a campaign names as ``module:function``.
+
+    ``initial`` names the tensors and holds their public initial weights. ``example_loss`` takes
+    (parameters, features, label) of one example, and returns its loss in JAX. It must be pure.
+    Two functions are optional. ``row_gradient`` takes (parameters, rows, labels) and returns the
+    mean gradient of the loss in numpy, for devices without JAX. ``example_scores`` takes
+    (parameters, features) of one example, and returns its scores in JAX.
+
+    >>> model = OwnModel({"centre": np.zeros(2)}, lambda own, x, _: abs(x - own["centre"]).sum())
+    >>> model.shapes, model.dimension
+    ({'centre': (2,)}, 2)
+    """
+
+    example_loss: ExampleLoss
+    row_gradient: RowGradient | None = None
+    example_scores: ExampleScores | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for field_name in ("example_loss", "row_gradient", "example_scores"):
+            function = getattr(self, field_name)
+            if not callable(function) and (field_name == "example_loss" or function is not None):
+                raise InvalidValue(field_name, function, "must be a function")
 
     def loss(self, parameters: dict[str, jax.Array], features: jax.Array, label: Any) -> jax.Array:
         value: jax.Array = self.example_loss(parameters, features, label)
@@ -109,7 +118,7 @@ class OwnModel:
 
 
 @dataclass(frozen=True, eq=False)
-class InitialArrays:
+class InitialArrays(_WithInitialWeights):
     """A model of which only the public initial weights are known: the devices train it.
 
     It implements ``Model``, but has no loss, gradient and scores. A function that a campaign with
@@ -119,24 +128,6 @@ class InitialArrays:
     >>> InitialArrays({"0": np.zeros((10, 4)), "1": np.zeros(10)}).dimension
     50
     """
-
-    initial: Mapping[str, Any]
-
-    def __post_init__(self) -> None:
-        _check_initial(self.initial)
-
-    @property
-    def shapes(self) -> dict[str, tuple[int, ...]]:
-        """The shapes of the tensors, in the order of ``initial``."""
-        return _shapes_of(self.initial)
-
-    @property
-    def dimension(self) -> int:
-        return parameter_count(self.shapes)
-
-    def start(self, seed: int) -> NDArray[np.float64]:
-        """Return the initial weights, rounded to float32. The seed has no effect."""
-        return _flat_float32(self.initial)
 
     def loss(self, parameters: dict[str, jax.Array], features: jax.Array, label: Any) -> jax.Array:
         raise _only_devices_train()
