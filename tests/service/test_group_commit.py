@@ -54,6 +54,25 @@ def test_what_arrives_during_a_commit_goes_into_the_next_one_together() -> None:
     assert play(scenario).batches == [[1], [2, 3, 4]]
 
 
+def test_while_messages_keep_coming_transactions_wait_for_more_of_them() -> None:
+    async def main() -> None:
+        store = Store()
+        with ThreadPoolExecutor(2) as threads:
+            batch = GroupCommit(store.commit, threads=threads, gather_s=0.05)
+            first = asyncio.create_task(batch.submit(1))
+            await until(store.began.is_set)
+            second = asyncio.create_task(batch.submit(2))
+            await asyncio.sleep(0)
+            store.may_go.set()
+            await first
+            third = asyncio.create_task(batch.submit(3))  # before the next transaction begins
+            assert await asyncio.gather(second, third) == [20, 30]
+            assert await batch.submit(4) == 40
+        assert store.batches == [[1], [2, 3], [4]]
+
+    asyncio.run(main())
+
+
 def test_while_a_commit_does_not_end_everyone_is_told_to_come_again() -> None:
     async def main() -> None:
         store = Store()

@@ -49,6 +49,8 @@ P = ParamSpec("P")
 T = TypeVar("T")
 STORE_THREADS = 8  # number of threads that call the store
 MAX_MESSAGES_PER_COMMIT = 500  # largest number of messages in one transaction
+MAX_GATHER_S = 0.02  # longest time in seconds in which a transaction waits for more messages
+GATHERS_PER_SLOT = 50  # shortest slot in which it waits so long, as a multiple of this time
 POLL_INTERVAL_S = 1.0  # seconds between two queries for what other workers have saved
 MIN_SEARCH_INTERVAL_S = 0.2  # shortest time between two queries for an unknown run id
 STOP_GRACE_S = 3.0
@@ -272,6 +274,7 @@ class Runner:
             max_messages=MAX_MESSAGES_PER_COMMIT if times is None else times.max_messages,
             on_commit=record,
             clock=self.database.now,
+            gather_s=min(MAX_GATHER_S, spec.run_schedule.slot_s / GATHERS_PER_SLOT),
         )
 
     async def _run_until_over(self, live_run: LiveRun) -> None:
