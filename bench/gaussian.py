@@ -30,7 +30,7 @@ from checkins.accounting.solve import Interval
 NOISES = (0.3, 0.5, 1.0, 2.0, 5.0, 10.0)
 SLOTS = (1, 10, 100, 10**3, 10**4, 10**5)
 DELTAS = (1e-5, 1e-8, 1e-12)
-SHARED_NOISES, SHARED_SLOTS = (0.3, 1.0, 10.0), (10, 10**3, 10**5)
+SHARED_NOISES, SHARED_SLOTS = (0.3, 1.0, 2.0, 10.0), (10, 10**3, 10**5)
 
 
 def ours(noise: float, slots: int, delta: float) -> Interval:
