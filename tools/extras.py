@@ -153,7 +153,7 @@ TRIALS: dict[str, tuple[Trial, ...]] = {
     "sim": (Trial("simulate", code=SIMULATE), NO_COMMANDS),
     "ray": (Trial("import", code="import ray, checkins.simulation.workers"), NO_COMMANDS),
     "flower": (
-        Trial("import", code=f"import flwr, checkins.flower\n{CERTIFY}"),
+        Trial("import", code=f"import flwr\nfrom checkins.flower import device\n{CERTIFY}"),
         NO_SERVICE,
         NO_SIMULATION,
     ),
