@@ -66,6 +66,7 @@ _NO_LEAK_BY_REASON: dict[str, tuple[str, ...]] = {
         "browser-redraw-after-reload",
         "browser-noise-again",
         "browser-report-not-durable",
+        "browser-clock-stands-still",
         "browser-two-tabs",
     ),
     "any computation on released sums is post-processing": (

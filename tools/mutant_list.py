@@ -121,6 +121,12 @@ MUTANTS = (
         (f"{BROWSER}::test_a_draw_is_durable_before_the_check_in_and_charged_before_it_is_saved",),
     ),
     Mutant(
+        "browser-clock-stands-still",
+        "a browser does not notice that its monotonic clock stopped while the computer slept",
+        (Change(CLIENT_JS, "- lag) > 1 &&", "- lag) > 1e9 &&"),),
+        (f"{BROWSER}::test_a_monotonic_clock_that_stands_still_in_sleep_is_noticed",),
+    ),
+    Mutant(
         "browser-two-tabs",
         "two tabs of one browser take part in the same run",
         (

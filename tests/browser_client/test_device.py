@@ -251,6 +251,26 @@ def test_what_the_owner_does_not_accept_is_refused(
     assert world.paths("POST") == []
 
 
+def test_a_monotonic_clock_that_stands_still_in_sleep_is_noticed(world: World) -> None:
+    """The computer sleeps for 20 of the 60 seconds until the slot of the device."""
+    happened = world.live(slot=4, suspendedS=20.0)
+    assert happened["outcome"] == "REPORTED"
+    assert [slot for slot, _ in world.service.reports] == [4]
+
+
+def test_a_device_that_leaves_is_erased_and_never_returns(world: World) -> None:
+    world.live(slot=3, crashAt=12)
+    assert world.disk()[world.service.id]["phase"] == "DRAWN"
+    assert world.live(withdraws=True)["outcome"] is True
+    assert len(world.service.withdrawn) == 1
+    stored = {"schema": 1, "campaign": world.service.id, "ended": "WITHDRAWN"}
+    assert world.disk()[world.service.id] == stored
+    contacts = len(world.sent)
+    assert world.live(withdraws=True)["outcome"] is False
+    assert world.live()["error"] == "CampaignRefused"
+    assert len(world.sent) == contacts
+
+
 def test_a_device_that_is_not_chosen_is_dismissed(world: World) -> None:
     with_service(world, FakeService(choose=lambda receipt: False))
     assert world.live(slot=1)["outcome"] == "DISMISSED"

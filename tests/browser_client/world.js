@@ -7,7 +7,8 @@ const base64 = (bytes) => btoa(String.fromCharCode(...bytes));
 const bytesOf = (text) => Uint8Array.from(atob(text), (unit) => unit.charCodeAt(0));
 
 const disk = new Map();
-const clock = { s: 0 };
+// The monotonic clock of the device, and the seconds for which it stood still.
+const clock = { s: 0, stoodS: 0 };
 
 // Random bytes of which the first draws fall as the test says.
 const sourceOf = (slot) => ({
@@ -24,6 +25,7 @@ const sourceOf = (slot) => ({
 export const begin = (startS) => {
   disk.clear();
   clock.s = startS;
+  clock.stoodS = 0;
 };
 
 export const disks = () => Object.fromEntries(disk);
@@ -31,10 +33,11 @@ export const write = (key, text) => disk.set(key, text);
 
 // Lets the device live until it ends, fails, or crashes at the step crashAt. A step is before or after a
 // message or a write.
-export const live = async ({ run, slot, crashAt = Infinity, fails = false, options = {} }) => {
+export const live = async ({ run, slot, crashAt = Infinity, fails = false, suspendedS = 0, withdraws = false, options = {} }) => {
   const told = [];
   let steps = 0;
   let trained = 0;
+  let leftS = suspendedS;
   let die = () => {};
   const death = new Promise((resolve) => { die = () => resolve("crashed"); });
   const step = async () => {
@@ -47,16 +50,20 @@ export const live = async ({ run, slot, crashAt = Infinity, fails = false, optio
     fetch: async (url, { method, headers, body }) => {
       await step();
       clock.s += 0.01;
-      const request = { method, path: url.replace("http://127.0.0.1", ""), headers, body: body === undefined ? "" : base64(body), s: clock.s };
+      const request = { method, path: url.replace("http://127.0.0.1", ""), headers, body: body === undefined ? "" : base64(body), s: clock.s + clock.stoodS };
       const { s, status, content, headers: sent } = await window.serve(request);
-      clock.s = s + 0.01;
+      clock.s = s - clock.stoodS + 0.01;
       await step();
       if (status === 0) throw new TypeError("no response");
       return new Response(status === 204 ? null : bytesOf(content), { status, headers: sent });
     },
     monotonicS: () => clock.s,
-    calendarS: () => clock.s,
-    sleep: async (seconds) => { clock.s += seconds; },
+    calendarS: () => clock.s + clock.stoodS,
+    sleep: async (seconds) => {
+      clock.s += seconds;
+      clock.stoodS += leftS; // the computer sleeps, and its monotonic clock stands still
+      leftS = 0;
+    },
     source: sourceOf(slot),
   };
   const store = {
@@ -77,7 +84,7 @@ export const live = async ({ run, slot, crashAt = Infinity, fails = false, optio
   const device = new client.Device({ url: "http://127.0.0.1", run, trainer, store, platform, onEvent: (event) => told.push(event), ...options });
   const end = { told, outcome: null, error: null, message: null };
   try {
-    end.outcome = await Promise.race([device.run(), death]);
+    end.outcome = await Promise.race([withdraws ? device.withdraw() : device.run(), death]);
   } catch (error) {
     Object.assign(end, { error: error.constructor.name, message: error.message });
   }

@@ -11,6 +11,7 @@ import httpx
 import pytest
 
 from tests.service.test_page import CONTRAST
+from tests.support.accessibility import barriers
 from tests.support.browser import Visit, every_look, overflow, text, wait_for_text, watching
 from tests.support.campaigns import EVERYONE, campaign_text, long_campaign
 from tests.support.coordinator import Coordinator, serving
@@ -77,6 +78,7 @@ def test_it_is_readable_on_a_desk_and_on_a_phone(visit: Visit) -> None:
     for look in every_look(visit.page):
         assert overflow(visit.page) <= 0, look
         assert visit.page.evaluate(CONTRAST) == [], look
+        assert barriers(visit.page) == [], look
 
 
 def test_people_who_cannot_see_it_are_told_what_happens(visit: Visit) -> None:
@@ -84,8 +86,8 @@ def test_people_who_cannot_see_it_are_told_what_happens(visit: Visit) -> None:
     assert page.get_attribute("#now", "aria-live") == "polite"
     assert page.get_attribute("#timer", "aria-live") == "off"  # not every second
     assert page.get_attribute("#problem", "role") == "alert"
-    unnamed = "[...document.querySelectorAll('section')].filter((s) => !s.ariaLabelledByElements"
-    assert page.evaluate(f"{unnamed}?.length && !s.getAttribute('aria-labelledby')).length") == 0
+    unnamed = "[...document.querySelectorAll('section:not([aria-labelledby])')].length"
+    assert page.evaluate(unnamed) == 0
 
 
 def test_a_campaign_on_data_of_its_devices_is_not_joined(tmp_path: Path, browser: Browser) -> None:
