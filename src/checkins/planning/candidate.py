@@ -155,14 +155,14 @@ class DesignCandidate:
         for spacing in spacings(self.bands):
             grouped = replace(self, slots=max(1, self.drawable_slots // spacing), window=None)
             independent = replace(grouped, protocol=Protocol.FIXED, minibatch=1, bands=1)
-            loss = math.sqrt(grouped_sensitivity(self.strategy.coefficients, spacing))
-            levels.append(independent.estimated_level(target) * loss)
+            loss = math.sqrt(_square_root_sensitivity(self.bands, spacing))
+            levels.append(_independent_level(independent, target) * loss)
         return min(levels)
 
     @property
     def strategy(self) -> NoiseStrategy | None:
         """The strategy of correlated noise; None if the noise of all slots is independent."""
-        return None if self.bands == 1 else square_root(self.bands)
+        return None if self.bands == 1 else _square_root(self.bands)
 
     @property
     def noise_gain(self) -> float:
@@ -239,10 +239,24 @@ def grouped_sensitivity(coefficients: Sequence[float], spacing: int) -> float:
     return sum(sum(coefficients[rest::spacing]) ** 2 for rest in range(spacing))
 
 
+# A search asks for the same few strategies and levels thousands of times.
+_square_root = lru_cache(maxsize=64)(square_root)
+
+
+@lru_cache(maxsize=256)
+def _square_root_sensitivity(bands: int, spacing: int) -> float:
+    return grouped_sensitivity(_square_root(bands).coefficients, spacing)
+
+
+@lru_cache(maxsize=4096)
+def _independent_level(candidate: DesignCandidate, target: Target) -> float:
+    return candidate.estimated_level(target)
+
+
 @lru_cache(maxsize=1024)
 def _noise_gain(bands: int, slots: int) -> float:
     workload = Workload(slots)
-    return workload.error(square_root(bands).coefficients) / workload.error((1.0,))
+    return workload.error(_square_root(bands).coefficients) / workload.error((1.0,))
 
 
 BYTES_PER_NUMBER = 4
