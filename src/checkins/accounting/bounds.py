@@ -108,21 +108,7 @@ class Campaigns:
         ``at_most`` is a lower bound at a nearly equal delta. It is tried first, so usually no
         search is needed.
         """
-        if at_most == 0.0 or not delta < 1.0:
-            return 0.0
-        if self.is_one_campaign:
-            divergences = list(_lower_bound_divergences(self.designs[0], self.adjacency, delta))
-            for epsilon in (at_most, at_most * (1.0 - 1e-6), at_most * (1.0 - 1e-4)):
-                if any(divergence.lower(epsilon) > delta for divergence in divergences):
-                    return epsilon
-            return min(at_most, known_lower(self.bounds(delta)))
-        if self.expected_participations <= delta:
-            return 0.0
-        try:
-            composed = _composed_epsilon(self, delta)
-            return min(at_most, _with_lower_of_one_campaign(self, delta, composed).lower)
-        except NotCovered:
-            return 0.0
+        return _cached_lower_epsilon(self, delta, at_most)
 
 
 @lru_cache(maxsize=256)
@@ -146,6 +132,27 @@ def _cached_bounds(mechanism: Campaigns, delta: float) -> tuple[Bound, ...]:
     if mechanism.has_curious_clients or depends_on_data:  # other proofs do not cover them
         return tuple(exact_bounds)
     return (*exact_bounds, *_paper_and_known_slot_bounds(mechanism, delta))
+
+
+@lru_cache(maxsize=256)
+def _cached_lower_epsilon(mechanism: Campaigns, delta: float, at_most: float) -> float:
+    if at_most == 0.0 or not delta < 1.0:
+        return 0.0
+    if mechanism.is_one_campaign:
+        divergences = list(
+            _lower_bound_divergences(mechanism.designs[0], mechanism.adjacency, delta)
+        )
+        for epsilon in (at_most, at_most * (1.0 - 1e-6), at_most * (1.0 - 1e-4)):
+            if any(divergence.lower(epsilon) > delta for divergence in divergences):
+                return epsilon
+        return min(at_most, known_lower(mechanism.bounds(delta)))
+    if mechanism.expected_participations <= delta:
+        return 0.0
+    try:
+        composed = _composed_epsilon(mechanism, delta)
+        return min(at_most, _with_lower_of_one_campaign(mechanism, delta, composed).lower)
+    except NotCovered:
+        return 0.0
 
 
 def _lower_bound_divergences(

@@ -24,7 +24,7 @@ Neighbours:  add/remove and replace-one.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 
@@ -50,7 +50,6 @@ from checkins.accounting.exact.slot_blocks import (
     ROUND_OFF,
     Blocks,
     Grouping,
-    Spread,
     estimated_epsilons,
     groupings,
     lower_spread,
@@ -291,54 +290,27 @@ class CorrelatedCampaign:
 
     def _best_parts(self, delta: float) -> list[Part]:
         only_single = self.capacity is not None
+        weighted = weighted_blocks(
+            self.strategy, self.rows, self.slots, self.participation, only_single=only_single
+        )
         candidates = [
-            part
-            for grouping in groupings(self.strategy.bands, self.slots, only_single=only_single)
-            for part in self.parts_of(grouping)
+            (weights, blocks) for weights, blocks in weighted if self._are_accurate(blocks)
         ]
-        firsts = [part.blocks[0] for part in candidates]
+        firsts = [blocks[0] for _, blocks in candidates]
         # With a capacity, the update of a displaced client may be opposite to the client's update.
         noise = self.noise if self.capacity is None else self.noise / 2.0
         estimates = estimated_epsilons(firsts, noise=noise, delta=delta)
         order = estimates.argsort(kind="stable")[:_MAX_GROUPINGS]
         return [
-            candidates[index]
+            Part(self, *candidates[index])
             for index in order
             if estimates[index] <= _MAX_ESTIMATE_RATIO * estimates[order[0]]
         ]
 
-    def parts_of(self, grouping: Grouping) -> Iterator[Part]:
-        """Yield the bounds that this grouping proves. There may be none.
-
-        The number of slots may not be a multiple of the period. Then it is rounded down, or it is
-        rounded up and the participation grows in proportion. With one slot per block and
-        participation 1, some ways to choose the slots have one block more than others.
-        """
-        slots, period, participation = self.slots, grouping.period, self.participation
-        count, rest = divmod(slots, period)
-        rounded_up = _rounded_up(participation * (-(-slots // period) * period / slots))
-        if rest and rounded_up <= 1.0:
-            yield from self._part(grouping, [(1.0, count + 1, rounded_up)])
-        if count:
-            yield from self._part(grouping, [(1.0, count, participation)])
-        if count and rest and grouping.slots_per_block == 1 and rounded_up > 1.0:
-            more = rest * (count + 1) / slots
-            parts = [(1.0 - more, count, participation), (more, count + 1, participation)]
-            yield from self._part(grouping, parts)
-
-    def _part(self, grouping: Grouping, parts: list[tuple[float, int, float]]) -> Iterator[Part]:
-        """Yield a weighted mean of bounds. ``parts`` has weights, blocks and participations."""
-        blocks = []
-        for _, count, participation in parts:
-            spread = spread_of(self.strategy, self.rows, grouping, count)
-            if spread is None or not self._is_accurate(spread):
-                return
-            blocks.append(Blocks(count, grouping.slots_per_block, spread, participation))
-        yield Part(self, tuple(weight for weight, *_ in parts), tuple(blocks))
-
-    def _is_accurate(self, spread: Spread) -> bool:
+    def _are_accurate(self, blocks: Sequence[Blocks]) -> bool:
         """Return True if the accountant's floating-point numbers are accurate enough."""
-        return self.noise >= LEAST_SLOT_NOISE * math.sqrt(spread.variance) * (1.0 - 1e-9)
+        variance = max(one.spread.variance for one in blocks)
+        return self.noise >= LEAST_SLOT_NOISE * math.sqrt(variance) * (1.0 - 1e-9)
 
     def noise_of(self, blocks: Blocks) -> float:
         """Return the noise of independent slots with the spread of a slot of these blocks."""
@@ -466,6 +438,45 @@ class LowerBound:
                     counted = count * size / slots * (1.0 - ROUND_OFF)
                     yield Blocks(count, size, spread, self._correlated.participation * counted)
             rows //= 2
+
+
+Weighted = tuple[tuple[float, ...], tuple[Blocks, ...]]
+"""Weights and blocks of a weighted mean of bounds."""
+
+
+@lru_cache(maxsize=32)
+def weighted_blocks(
+    strategy: NoiseStrategy, rows: int, slots: int, participation: float, *, only_single: bool
+) -> tuple[Weighted, ...]:
+    """Return what each grouping proves. It does not depend on the noise.
+
+    The number of slots may not be a multiple of the period. Then it is rounded down, or it is
+    rounded up and the participation grows in proportion. With one slot per block and
+    participation 1, some ways to choose the slots have one block more than others.
+    """
+    found: list[Weighted] = []
+
+    def prove(grouping: Grouping, parts: list[tuple[float, int, float]]) -> None:
+        blocks = []
+        for _, count, part_participation in parts:
+            spread = spread_of(strategy, rows, grouping, count)
+            if spread is None:
+                return
+            blocks.append(Blocks(count, grouping.slots_per_block, spread, part_participation))
+        found.append((tuple(weight for weight, *_ in parts), tuple(blocks)))
+
+    for grouping in groupings(strategy.bands, slots, only_single=only_single):
+        period = grouping.period
+        count, rest = divmod(slots, period)
+        rounded_up = _rounded_up(participation * (-(-slots // period) * period / slots))
+        if rest and rounded_up <= 1.0:
+            prove(grouping, [(1.0, count + 1, rounded_up)])
+        if count:
+            prove(grouping, [(1.0, count, participation)])
+        if count and rest and grouping.slots_per_block == 1 and rounded_up > 1.0:
+            more = rest * (count + 1) / slots
+            prove(grouping, [(1.0 - more, count, participation), (more, count + 1, participation)])
+    return tuple(found)
 
 
 def _rounded_up(participation: float) -> float:
