@@ -49,6 +49,16 @@ PAGES = (
     "tests/browser_client/test_vectors.py",
 )
 """Files whose tests look at pages: one worker takes them all, with one browser."""
+PLANS = (
+    "tests/planning/test_plan.py",
+    "tests/planning/test_odd_questions.py",
+    "tests/planning/test_sensitivity.py",
+    "tests/planning/test_cost_model.py",
+    "tests/planning/test_search_space.py",
+)
+"""Files whose tests look at the same plans: one worker takes them all, and makes each plan once."""
+SHARING = dict.fromkeys(PAGES, "pages") | dict.fromkeys(PLANS, "plans")
+"""The name of the group of each file that shares a browser or plans with others."""
 WAITING = (
     "tests/service/faults/test_kills.py",
     "tests/service/faults/test_network.py",
@@ -149,13 +159,13 @@ def _file(nodeid: str) -> str:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object:
-    """Hand out whole files, whose fixtures are made once, ``PAGES`` together, ``SPLIT`` singly."""
+    """Hand out whole files, whose fixtures are made once, or ``SHARING`` files, or single tests."""
     from xdist.scheduler import LoadScopeScheduling
 
     class Scheduling(LoadScopeScheduling):
         def _split_scope(self, nodeid: str) -> str:
             file = _file(nodeid)
-            return nodeid if file in SPLIT else "pages" if file in PAGES else file
+            return nodeid if file in SPLIT else SHARING.get(file, file)
 
     config.option.loadscopereorder = False  # the order of the collection is the order of work
     return Scheduling(config, log)
