@@ -106,6 +106,7 @@ picture: $(INSTALLED) browser  ## take the picture of the live page in README.md
 
 docs: $(INSTALLED)  ## build the site in build/site; fill generated blocks, run all code blocks
 	@$(BIN)/python tools/tutorial.py
+	@$(BIN)/python -m tools.notebooks
 	@$(BIN)/python tools/generated.py
 	@$(BIN)/python tools/links.py
 	@$(BIN)/python -m tools.site
