@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import ast
 import importlib.util
+import subprocess
 import sys
 import textwrap
 from collections.abc import Iterator, Sequence
@@ -60,7 +61,16 @@ def page(notebook: Path, outputs: Sequence[Any] | None) -> str:
         f" outputs. `.venv/bin/marimo edit examples/notebooks/{notebook.name}` opens it in a"
         " browser."
     )
-    return "\n\n".join([title, link, text.strip(), imports, *rest]) + "\n"
+    return formatted("\n\n".join([title, link, text.strip(), imports, *rest]) + "\n")
+
+
+def formatted(markdown: str) -> str:
+    """Return a page as ``make check`` wants it: code that left a cell has other blank lines."""
+    ruff = [Path(sys.executable).parent / "ruff", "format", "--stdin-filename", "page.md", "-"]
+    done = subprocess.run(
+        ruff, input=markdown, cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    return done.stdout
 
 
 def cell_parts(cell: ast.FunctionDef, source: str, output: Any) -> Iterator[str]:

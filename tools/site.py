@@ -78,6 +78,8 @@ def page_text(name: str, source: Path, pages: dict[str, Path], *, images: Path) 
 
     def image(target: str) -> str:
         path = (source.parent / unquote(target)).resolve()
+        if not path.is_file():
+            raise Broken(f"{source.relative_to(ROOT)}: the image {target} is not a file here")
         images.mkdir(parents=True, exist_ok=True)
         shutil.copy(path, images / path.name)
         return posixpath.relpath(f"images/{path.name}", posixpath.dirname(name))

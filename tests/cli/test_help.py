@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import pty
+import re
 import shlex
 import subprocess
+from pathlib import Path
 
 import click
 import pytest
@@ -11,6 +15,7 @@ import pytest
 from checkins.cli.main import COMMANDS, COMPLETION_VARIABLE, EXAMPLES, PROGRAM
 from tests.support.program import CHECKINS
 
+EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "demo.toml"
 CONTEXT = click.Context(PROGRAM)
 LINES = [(name, line) for name, lines in EXAMPLES.items() for line in lines]
 
@@ -74,3 +79,32 @@ def test_each_shell_gets_a_script(shell: str) -> None:
 def test_the_script_of_bash_is_valid_for_bash() -> None:
     script = subprocess.run([CHECKINS, "completion", "bash"], capture_output=True, text=True).stdout
     assert subprocess.run(["bash", "-n"], input=script, text=True).returncode == 0
+
+
+def in_terminal(*words: str, **environment: str) -> str:
+    """Return what a command writes to a terminal of 80 columns."""
+    ours, theirs = pty.openpty()
+    with subprocess.Popen(
+        [CHECKINS, *words],
+        stdin=subprocess.DEVNULL,
+        stdout=theirs,
+        stderr=theirs,
+        env={**os.environ, "TERM": "xterm-256color", "COLUMNS": "80", **environment},
+    ):
+        os.close(theirs)
+        text = b""
+        with open(ours, "rb", buffering=0) as read:
+            while True:
+                try:
+                    text += read.read(65_536)
+                except OSError:  # how Linux says that the other end is closed
+                    return text.decode()
+
+
+@pytest.mark.slow
+def test_a_terminal_gets_no_colours_if_no_color_is_set() -> None:
+    text = in_terminal("check", str(EXAMPLE), NO_COLOR="1")
+    assert "epsilon <=" in text
+    assert re.search(r"\x1b\[[\d;]*(?:3[0-8]|9[0-7])[\d;]*m", text) is None
+    plain = re.sub(r"\x1b\[[\d;?]*[A-Za-z]", "", text)
+    assert max(map(len, plain.splitlines())) <= 80

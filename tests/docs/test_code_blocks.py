@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import doctest
 import re
+import shlex
+from contextlib import suppress
 from pathlib import Path
 
+import click
 import pytest
 
+from checkins.cli.main import PROGRAM
 from tools.generated import markdown_files
 
 ROOT = Path(__file__).resolve().parents[2]
+COMMAND = re.compile(r"^(?:\$ )?(checkins (?:.*\\\n)*.*)$", re.MULTILINE)
 FENCE = re.compile(r"^```(?P<language>\w+)\n(?P<code>.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
@@ -50,3 +55,19 @@ def test_every_python_block_runs(
 def test_console_blocks_show_our_own_commands(name: str) -> None:
     for line, code in blocks(ROOT / name, "console"):
         assert re.match(r"\$ (checkins|make)\b", code), f"{name}:{line}: {code.splitlines()[0]}"
+
+
+@pytest.mark.parametrize("name", sorted({*files_with("console"), *files_with("sh")}))
+def test_every_command_of_a_page_exists_and_accepts_its_options(
+    name: str,
+) -> None:
+    context = click.Context(PROGRAM)
+    for line, code in blocks(ROOT / name, "console") + blocks(ROOT / name, "sh"):
+        for found in COMMAND.finditer(code):
+            words = shlex.split(found[1].replace("\\\n", " "), comments=True)[1:]
+            if words[0].startswith("-"):  # checkins --help
+                continue
+            command = PROGRAM.get_command(context, words[0])
+            assert command is not None, f"{name}:{line}: {found[1]}"
+            with suppress(click.exceptions.Exit):  # checkins account --help
+                command.make_context(words[0], words[1:])
