@@ -39,6 +39,7 @@ BENCHES = {
     "growth": "simulator",
     "on_device": "simulator",
     "recommendations": "recommendations",
+    "flower_bytes": "flower_bytes",
     "check_ins": "service",
     "waiting": "service",
 }

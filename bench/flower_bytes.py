@@ -32,11 +32,12 @@ def flower_bytes() -> Section:
     ]
     return Section(
         f"Bytes of a client: a slot and a round of Flower {found['flwr']}",
-        f"A model of {found['numbers']:,} numbers, five clients on loopback without TLS. Promise: a"
+        f"A model of {found['numbers']:,} numbers, one client on loopback without TLS. Promise: a"
         f" client of a slot sends at most {MOST_SENT:g} times, and receives at most"
         f" {MOST_RECEIVED:g} times the bytes of a round without evaluation; it sends {sent:.2f}"
-        f" times and receives {received:.2f} times. It receives the model in float64, and Flower's"
-        " in float32.",
+        f" times and receives {received:.2f} times. It receives the model in float64 and as text,"
+        " and a client of Flower in float32. A client of Flower also polls, so its bytes grow with"
+        " the duration of a round.",
         sent <= MOST_SENT and received <= MOST_RECEIVED,
         ["client", "sends", "receives"],
         rows,

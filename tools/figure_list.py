@@ -86,6 +86,11 @@ FIGURES = (
         kept="bench/recommended/fashion-mnist.json",
         apart=(ACCOUNTING,),
     ),
+    _bench(
+        "flower_bytes",
+        *("bench/flower_bytes.py", "bench/peers/flower_bytes.py"),
+        *("src/checkins/flower/trainer.py", "src/checkins/cli/commands/serve.py"),
+    ),
     _bench("check_ins", *SERVICE),
     _bench("waiting", *SERVICE),
     Figure(
