@@ -201,10 +201,11 @@ def test_a_service_that_does_not_answer_is_a_failure(program: Any) -> None:
 
 
 def test_the_program_has_the_options_of_join() -> None:
-    """Except those for data sets of a campaign, which are for demonstrations, and --json."""
+    """Except --json, --row, which is for demonstrations, and those for Flower, a large package."""
     from checkins.cli.commands.join import join
     from checkins.client.__main__ import parser
 
     options = {word for action in parser()._actions for word in action.option_strings}
     wanted = {word for each in join.params for word in each.opts if word.startswith("--")}
-    assert wanted - options == {"--row", "--json"}
+    flower = {"--flower", "--run-config", "--node-config", "--train-config"}
+    assert wanted - options == {"--row", "--json", *flower}
