@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.support.fake_service import START_S, FakeService, Reply, campaign, problem
+from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
     from tests.support.browser import Browser, Page
@@ -320,6 +321,6 @@ def test_the_store_survives_a_reload_and_a_second_tab_is_refused(
         assert second.evaluate(STORE, ["a device", "try"]) == "in use"
         assert second.evaluate(STORE, ["another device", "try"]) == "free"
         first.close()
-        assert second.evaluate(STORE, ["a device", "try"]) == "free"
+        wait_until(lambda: second.evaluate(STORE, ["a device", "try"]) == "free", "it is free")
     finally:
         context.close()

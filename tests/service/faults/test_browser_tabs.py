@@ -127,7 +127,9 @@ class Tabs:
 
     def _hear(self, line: str) -> None:
         told = json.loads(line)
-        if "ended" in told:
+        if "in use by another tab" in told.get("ended", ""):
+            self.crashed.add(told["client"])  # its last tab is not closed yet: open it again
+        elif "ended" in told:
             self.ended[told["client"]] = told["ended"]
         elif (note := Note.parse(line)) is not None:
             self.notes.append(note)

@@ -84,5 +84,6 @@ export const drawJoin = (feed, sealedCampaign) => {
   setText("part", words.howToJoin(view, sealedCampaign));
   show("join-box", isOpen);
   show("join-how", isOpen);
+  show("join-browser", isOpen && view.enrolment === "open" && words.isOnPublicData(sealedCampaign));
   if (isOpen) setCommand("join", joinCommand(feed, sealedCampaign));
 };

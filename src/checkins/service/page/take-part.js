@@ -4,8 +4,8 @@
 import { CampaignRefused, Device, IndexedDbStore, InvalidState, Odometer, ServiceFailed, openRun, parseView, rowsTrainer, systemBytes } from "../client.js";
 import { byId, element, setTable, setTerms, setText, show } from "./dom.js";
 import { formatCount, formatDuration, roundUp } from "./numbers.js";
+import { isOnPublicData } from "./words.js";
 
-const PUBLIC_DATA = ["patients", "synthetic", "fashion-mnist"];
 const MODELS = ["logistic", "softmax"];
 const STORE = new IndexedDbStore();
 const RECORD = "record";
@@ -166,8 +166,8 @@ const takePart = async (device) => {
 
 // Returns why this page cannot join a campaign, or null.
 const refusalOf = ({ campaign, enrolment, isOver }) => {
-  const { data, model, features } = campaign.task;
-  if (!PUBLIC_DATA.includes(data) || !MODELS.includes(model) || features !== null) {
+  const { model, features } = campaign.task;
+  if (!isOnPublicData(campaign) || !MODELS.includes(model) || features !== null) {
     return "This page trains on invented records, so it joins only demonstrations: campaigns on a public data set with a linear model. This campaign is for devices with data of their own.";
   }
   if (enrolment !== "open") return "Only devices with a key may enrol in this campaign.";

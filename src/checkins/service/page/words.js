@@ -27,6 +27,8 @@ export const textOr = (value, fallback = "–") => (typeof value === "string" &&
 const lookUp = (texts, key, fallback) =>
   typeof key === "string" && Object.hasOwn(texts, key) ? texts[key] : fallback;
 
+const PUBLIC_DATA = ["patients", "synthetic", "fashion-mnist"];
+export const isOnPublicData = (sealedCampaign) => PUBLIC_DATA.includes(sealedCampaign?.task?.data);
 export const isOver = (status) => OVER_STATUSES.includes(status);
 export const isOnHold = (view) => !isOver(view.status) && textOr(view.holding, "") !== "";
 export const holdNotice = (view) => (isOnHold(view) ? `On hold: ${view.holding}. No slot is released meanwhile, so epsilon does not grow.` : "");
