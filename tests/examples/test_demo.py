@@ -87,6 +87,7 @@ def test_the_demo_ends_with_a_model_its_epsilon_and_a_report(tmp_path: Path) -> 
         "of 60 devices reported",
         "the ledger is intact",
         "out/demo/report.html",
+        "/take-part",
     ):
         assert words in output
     out = tmp_path / "out" / "demo"

@@ -129,6 +129,20 @@ def test_people_who_cannot_see_it_are_told_what_happens(visit: Visit) -> None:
     assert page.evaluate(unnamed) == 0
 
 
+def test_an_address_without_encryption_is_not_joined(
+    device: tuple[Visit, Coordinator], browser: Browser
+) -> None:
+    context = browser.new_context()
+    try:
+        page = context.new_page()
+        page.add_init_script("Object.defineProperty(window, 'isSecureContext', { value: false })")
+        page.goto(f"{device[1].url}/take-part")
+        page.wait_for_function("document.getElementById('name').textContent.includes('not encr')")
+        assert not page.is_visible("#join")
+    finally:
+        context.close()
+
+
 def test_a_campaign_on_data_of_its_devices_is_not_joined(tmp_path: Path, browser: Browser) -> None:
     data = (
         '{ file = "a.csv", client_column = "c", label_column = "y", features = ["x"],'

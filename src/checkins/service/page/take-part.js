@@ -176,6 +176,11 @@ const refusalOf = ({ campaign, enrolment, isOver }) => {
 
 const main = async () => {
   await drawOdometer();
+  if (!isSecureContext) {
+    setText("name", "This address is not encrypted");
+    setText("about", "Browsers let a page take part only over HTTPS, or on the machine of the coordinator itself.");
+    return;
+  }
   let run;
   try {
     ({ run } = await openRun(new URL("./", location.href).href));
