@@ -50,7 +50,7 @@ from checkins.client.state import MemoryStore, StateFile, StateStore, file_lock,
 from checkins.client.trainer import Trainer
 from checkins.protocol.participant import Outcome
 
-MAX_CONCURRENT_ENROLMENTS = 32
+MAX_CONCURRENT_ENROLMENTS = 128
 """Largest number of concurrent enrolments. More of them would delay the clients in their slots."""
 MAX_VIEW_AGE_S = 2.0
 """Largest age in seconds of a view or a ledger head that clients share."""

@@ -58,7 +58,13 @@ def test_while_messages_keep_coming_transactions_wait_for_more_of_them() -> None
     async def main() -> None:
         store = Store()
         with ThreadPoolExecutor(2) as threads:
-            batch = GroupCommit(store.commit, threads=threads, gather_s=0.05)
+            periods: list[int] = []
+            batch = GroupCommit(
+                store.commit,
+                threads=threads,
+                gather_s=0.05,
+                on_idle=lambda count, seconds: periods.append(count),
+            )
             first = asyncio.create_task(batch.submit(1))
             await until(store.began.is_set)
             second = asyncio.create_task(batch.submit(2))
@@ -69,6 +75,7 @@ def test_while_messages_keep_coming_transactions_wait_for_more_of_them() -> None
             assert await asyncio.gather(second, third) == [20, 30]
             assert await batch.submit(4) == 40
         assert store.batches == [[1], [2, 3], [4]]
+        assert periods == [3, 1]
 
     asyncio.run(main())
 

@@ -214,7 +214,7 @@ class Both:
         snapshot = self.house.snapshot(self.spec)
         nothing: Any = None
         messages = dict.fromkeys(("enrolments", "check_ins", "reports", "retries"), nothing)
-        load = SlotLoad.of(self.spec, max_messages=500)
+        load = SlotLoad(self.spec.rules, self.spec.run_schedule)
         live_run = LiveRun(self.spec, snapshot, load=load, **messages)
         choice = slot_transitions.read_choice(self.house.database, self.spec.id)
         live_run.update(snapshot, choice)

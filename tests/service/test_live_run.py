@@ -30,7 +30,7 @@ def house(migrated_file: Path, tmp_path: Path):
 def live_run_at(house: House, spec) -> LiveRun:
     nothing: Any = None
     messages = dict.fromkeys(("enrolments", "check_ins", "reports", "retries"), nothing)
-    load = SlotLoad.of(spec, max_messages=500)
+    load = SlotLoad(spec.rules, spec.run_schedule)
     return LiveRun(spec, house.snapshot(spec), load=load, **messages)
 
 

@@ -24,7 +24,8 @@ class GroupCommit(Generic[Message, Answer]):
     seconds, all waiting messages get the problem ``busy``. If messages arrive during a transaction,
     the next one begins ``gather_s`` seconds after its end, with all that have arrived until then: a
     transaction has a fixed cost, so fewer and larger ones take less CPU time. ``on_commit`` is
-    called after each transaction with the number of its messages and its seconds on ``clock``.
+    called after each transaction with the number of its messages and its seconds on ``clock``, and
+    ``on_idle`` when no message waits, with these numbers for all transactions since the last time.
     """
 
     commit: Callable[[Sequence[Message]], Sequence[Answer | Exception]]
@@ -32,6 +33,7 @@ class GroupCommit(Generic[Message, Answer]):
     max_messages: int = field(default=500, kw_only=True)
     timeout_s: float = field(default=STORE_TIMEOUT_S, kw_only=True)
     on_commit: Callable[[int, float], None] | None = field(default=None, kw_only=True)
+    on_idle: Callable[[int, float], None] | None = field(default=None, kw_only=True)
     clock: Callable[[], float] = field(default=time.monotonic, kw_only=True)
     gather_s: float = field(default=0.0, kw_only=True)
     _waiting: list[tuple[Message, asyncio.Future[Answer]]] = field(default_factory=list)
@@ -52,7 +54,7 @@ class GroupCommit(Generic[Message, Answer]):
         return await answer
 
     async def _commit_batches(self) -> None:
-        loop = asyncio.get_running_loop()
+        loop, count, busy_since = asyncio.get_running_loop(), 0, self.clock()
         try:
             while self._waiting:
                 batch = self._waiting[: self.max_messages]
@@ -78,8 +80,11 @@ class GroupCommit(Generic[Message, Answer]):
                     else:
                         future.set_result(answer)
                 self.committing = []
+                count += len(batch)
                 if 0 < len(self._waiting) < self.max_messages:
                     await asyncio.sleep(self.gather_s)
+            if self.on_idle is not None:
+                self.on_idle(count, self.clock() - busy_since)
         finally:
             self._task = None
 

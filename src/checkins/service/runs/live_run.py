@@ -99,13 +99,10 @@ class LiveRun:
         """The group commit of each kind of message."""
         return self.enrolments, self.check_ins, self.reports, self.retries
 
-    def update(
-        self, snapshot: RunSnapshot, choice: SlotChoice | None = None, *, now: float = 0.0
-    ) -> None:
+    def update(self, snapshot: RunSnapshot, choice: SlotChoice | None = None) -> None:
         """Replace the snapshot by a newer one, and wake all waiting requests.
 
-        ``choice`` is the choice of clients, which was read at the time ``now``; None if it was not
-        read. A snapshot with a new release becomes public only when ``publish`` is called.
+        A snapshot with a new release becomes public only when ``publish`` is called.
         """
         if snapshot.state.closed != self.snapshot.state.closed:
             self.slots_of_receipts.clear()
@@ -114,7 +111,7 @@ class LiveRun:
         if choice is not None:
             self._choice = choice
             expected = len(choice.chosen & self.slots_of_receipts.keys())
-            self.load.choice_was_read(choice.slot, expected=expected, now=now)
+            self.load.choice_was_read(choice.slot, expected=expected)
         if snapshot.ledger.head == self.public_snapshot.ledger.head:
             self.public_snapshot = snapshot
         self.wake()

@@ -25,9 +25,9 @@ from checkins.service.runs import clock_jumps, intake, learning_curve, opening, 
 from checkins.service.runs.clock_jumps import ClockJumpReporter
 from checkins.service.runs.group_commit import GroupCommit
 from checkins.service.runs.live_run import LiveRun
-from checkins.service.runs.memory_limits import MAX_RECEIVED_BYTES, MemoryBudget
+from checkins.service.runs.memory_limits import MAX_RECEIVED_BYTES, MemoryBudget, reports_per_batch
 from checkins.service.runs.opening import OpeningQueue
-from checkins.service.runs.slot_load import CommitTimes, SlotLoad
+from checkins.service.runs.slot_load import SavingTimes, SlotLoad
 from checkins.service.settings import Settings
 from checkins.service.store import metadata, run_state
 from checkins.service.store.database import (
@@ -228,14 +228,16 @@ class Runner:
         if spec.id in self.live_runs:
             return self.live_runs[spec.id]
         snapshot = await self.in_thread(self.database.read, run_state.load_snapshot, spec)
-        load = SlotLoad.of(spec, max_messages=MAX_MESSAGES_PER_COMMIT)
+        load = SlotLoad(spec.rules, spec.run_schedule)
         live_run = LiveRun(
             spec,
             snapshot,
             load=load,
             enrolments=self._group_commit(spec, intake.take_enrolments, load.enrolments),
             check_ins=self._group_commit(spec, intake.take_check_ins, load.check_ins),
-            reports=self._group_commit(spec, intake.take_reports, load.reports),
+            reports=self._group_commit(
+                spec, intake.take_reports, load.reports, limit=reports_per_batch(spec.dimension)
+            ),
             retries=self._group_commit(spec, intake.find_receipts, None),
         )
         await self._refresh(live_run)
@@ -256,23 +258,24 @@ class Runner:
         return live_run
 
     def _group_commit(
-        self, spec: RunSpec, save: Callable[..., Any], times: CommitTimes | None
+        self,
+        spec: RunSpec,
+        save: Callable[..., Any],
+        times: SavingTimes | None,
+        *,
+        limit: int = MAX_MESSAGES_PER_COMMIT,
     ) -> GroupCommit[Any, Any]:
         """Return a group commit that calls ``save``, and records its times if there are any."""
 
         def commit(messages: Any) -> Any:
             return retry_on_conflict(lambda: save(self.database, spec, messages))
 
-        def record(size: int, seconds: float) -> None:
-            if times is not None:
-                self.metrics.record_commit(size, seconds)
-                times.record(size, seconds)
-
         return GroupCommit(
             commit,
             threads=self._threads,
-            max_messages=MAX_MESSAGES_PER_COMMIT if times is None else times.max_messages,
-            on_commit=record,
+            max_messages=min(limit, MAX_MESSAGES_PER_COMMIT),
+            on_commit=None if times is None else self.metrics.record_commit,
+            on_idle=None if times is None else times.record,
             clock=self.database.now,
             gather_s=min(MAX_GATHER_S, spec.run_schedule.slot_s / GATHERS_PER_SLOT),
         )
@@ -328,7 +331,7 @@ class Runner:
         if live_run.choice_is_unread:
             run = live_run.spec.id
             choice = await self.in_thread(slot_transitions.read_choice, self.database, run)
-            live_run.update(live_run.snapshot, choice, now=self.database.now())
+            live_run.update(live_run.snapshot, choice)
 
     async def _publish(self, live_run: LiveRun, snapshot: RunSnapshot) -> None:
         """Make a durable release public at its scheduled time, not earlier.

@@ -2,8 +2,8 @@
 
 A check-in uses up the participation of its client, so the coordinator must not accept more of them
 than it can serve in the rest of the slot: it tells each client its outcome, and saves its report.
-How many these are is measured. ``CommitTimes`` learns the time of group commits, and ``SlotLoad``
-learns how long devices take from the choice to their reports. A check-in beyond that gets the
+How many these are is measured. ``SavingTimes`` learns how long many messages take together, and
+``SlotLoad`` how long devices take from the choice to their reports. A check-in beyond that gets the
 problem ``busy`` before anything about it is saved, so its token stays unspent.
 
 A process measures and counts only what it serves itself. The measurements include the load that
@@ -13,72 +13,70 @@ other processes put on the database and on the machine.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import Self
+from dataclasses import dataclass, field
 
 from checkins.protocol.rules import Rules, RunSchedule
-from checkins.service.runs.memory_limits import reports_per_batch
-from checkins.service.store.run_state import RunSpec
 
-MEMORY = 0.9
-"""The factor by which the weight of each measured commit decreases with the next commit."""
+MEMORY = 0.95
+"""The factor by which the weight of each measurement decreases with the next one."""
 FALL = 0.25
 """The part of ``SlotLoad.device_s`` that a slot removes if its own measurement is lower."""
 
 
 @dataclass(slots=True)
-class CommitTimes:
-    """The time of a group commit as a function of its size: ``fixed_s`` + size × ``message_s``.
+class SavingTimes:
+    """The time in which messages that come together are saved: a line in their number.
 
-    Both are fitted to measured times by least squares with exponentially decreasing weights. Two
-    standard errors are taken off ``message_s``, because small commits of varying duration say
-    little about large ones. Both are 0 before the first commit.
+    The line ``fixed_s`` + count × ``message_s`` is fitted to measured times by least squares with
+    exponentially decreasing weights. Each measurement is a period in which a group commit always
+    had messages. It includes the time to receive messages and to send responses meanwhile. Two
+    standard errors are taken off ``message_s``, because short periods say little about long ones.
+    Both are 0 before the first measurement.
 
-    >>> times = CommitTimes(max_messages=500)
-    >>> for size in (1, 10, 100):
-    ...     times.record(size, 0.010 + 0.001 * size)
+    >>> times = SavingTimes()
+    >>> for count in (1, 10, 100):
+    ...     times.record(count, 0.010 + 0.001 * count)
     >>> round(times.fixed_s, 6), round(times.message_s, 6), round(times.seconds_for(200), 6)
     (0.01, 0.001, 0.21)
     """
 
-    max_messages: int  # largest number of messages in one commit
     _weight: float = 0.0
-    _size: float = 0.0  # weighted means of size and duration, and of their squares and products
+    _count: float = 0.0  # weighted means of count and duration, with their variances
     _duration: float = 0.0
-    _size_variance: float = 0.0
+    _count_variance: float = 0.0
     _duration_variance: float = 0.0
     _covariance: float = 0.0
 
-    def record(self, size: int, seconds: float) -> None:
-        """Add the size of a commit and its duration."""
+    def record(self, count: int, seconds: float) -> None:
+        """Add a period: the number of its messages, and its duration."""
         self._weight = MEMORY * self._weight + 1.0
         share = 1.0 / self._weight
-        size_step, duration_step = size - self._size, seconds - self._duration
-        self._size += share * size_step
+        count_step, duration_step = count - self._count, seconds - self._duration
+        self._count += share * count_step
         self._duration += share * duration_step
         kept = 1.0 - share
-        self._size_variance = kept * (self._size_variance + share * size_step**2)
+        self._count_variance = kept * (self._count_variance + share * count_step**2)
         self._duration_variance = kept * (self._duration_variance + share * duration_step**2)
-        self._covariance = kept * (self._covariance + share * size_step * duration_step)
+        self._covariance = kept * (self._covariance + share * count_step * duration_step)
 
     @property
     def message_s(self) -> float:
-        """Seconds that each message adds to a commit, at least."""
-        if self._size_variance <= 0.0:
+        """Seconds that each further message takes, at least."""
+        if self._count_variance <= 0.0:
             return 0.0
-        slope = self._covariance / self._size_variance
+        slope = self._covariance / self._count_variance
         residual = max(0.0, self._duration_variance - slope * self._covariance)
-        error = math.sqrt(residual / (self._weight * self._size_variance))
+        error = math.sqrt(residual / (self._weight * self._count_variance))
         return max(0.0, slope - 2.0 * error)
 
     @property
     def fixed_s(self) -> float:
-        """Seconds that a commit takes whatever its size is."""
-        return max(0.0, self._duration - self.message_s * self._size)
+        """Seconds that any number of messages takes."""
+        return max(0.0, self._duration - self.message_s * self._count)
 
     def seconds_for(self, count: int) -> float:
-        """Return the seconds in which ``count`` messages that wait together are committed."""
-        return math.ceil(count / self.max_messages) * self.fixed_s + count * self.message_s
+        """Return the seconds in which ``count`` messages that come together are saved."""
+        return self.fixed_s + count * self.message_s
 
 
 @dataclass(slots=True)
@@ -86,38 +84,22 @@ class SlotLoad:
     """How many check-ins of a slot can be served in time, as far as was measured.
 
     All times are seconds since 1970 on the clock of the store. ``device_s`` is the time from the
-    choice to the report that a device takes, beyond the time in which the coordinator saves
+    scheduled choice until a device reports, beyond the time in which the coordinator saves
     reports. The first check-in of a slot is always accepted, and an enrolment if no other waits,
     so that an old measurement is replaced.
     """
 
     rules: Rules
     run_schedule: RunSchedule
-    enrolments: CommitTimes
-    check_ins: CommitTimes
-    reports: CommitTimes
+    enrolments: SavingTimes = field(default_factory=SavingTimes)
+    check_ins: SavingTimes = field(default_factory=SavingTimes)
+    reports: SavingTimes = field(default_factory=SavingTimes)
     device_s: float = 0.0
     _slot: int = 0  # the slot whose reports are counted
-    _chosen_at: float = 0.0
     _expected: int = 0  # number of clients of this process that were chosen in the slot
     _arrived: int = 0
     _saved: int = 0
     _measured_s: float = 0.0  # measurement of ``device_s`` in the slot in progress
-
-    @classmethod
-    def of(cls, spec: RunSpec, *, max_messages: int) -> Self:
-        """Return the load of a run before anything is measured.
-
-        ``max_messages`` is the largest number of messages in one commit, unless it is smaller for
-        reports because of their size.
-        """
-        return cls(
-            spec.rules,
-            spec.run_schedule,
-            enrolments=CommitTimes(max_messages),
-            check_ins=CommitTimes(max_messages),
-            reports=CommitTimes(min(max_messages, reports_per_batch(spec.dimension))),
-        )
 
     def accepts_enrolment(self, *, waiting: int) -> bool:
         """Return whether one more enrolment may wait, beside ``waiting`` others.
@@ -146,9 +128,9 @@ class SlotLoad:
         remaining_s = self.run_schedule.ends(slot) - max(now, chooses_at)
         return self.device_s + self._service_s(reports) <= remaining_s
 
-    def choice_was_read(self, slot: int, *, expected: int, now: float) -> None:
+    def choice_was_read(self, slot: int, *, expected: int) -> None:
         """Begin to count the reports of a slot, of which this process expects ``expected``."""
-        self._slot, self._chosen_at, self._expected = slot, now, expected
+        self._slot, self._expected = slot, expected
         self._arrived = self._saved = 0
 
     def report_arrived(self, slot: int) -> None:
@@ -163,7 +145,8 @@ class SlotLoad:
         if slot == self._slot:
             self._saved += 1
             if self._saved == (self._expected + 1) // 2:
-                self._measured_s = now - self._chosen_at - self._service_s(self._saved)
+                after_choice_s = now - self.run_schedule.chooses(slot)
+                self._measured_s = after_choice_s - self._service_s(self._saved)
 
     def slot_was_closed(self, slot: int) -> None:
         """Use the measurement of a slot. A rise counts at once, and a fall slowly.
