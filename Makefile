@@ -14,7 +14,7 @@ FLOWER := .venv-flower/.installed
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check collect format lint types imports links generated figures browser postgres axe flower test fast soak extras package tagged sbom vulnerabilities mutants leaks demo picture docs bench clean
+.PHONY: help setup check collect format lint types imports links generated figures browser postgres axe flower test fast soak extras package tagged sbom vulnerabilities mutants leaks demo picture site docs bench clean
 
 help:
 	@sed -n 's/^\([a-z]*\):[^#]*## \(.*\)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 24
@@ -104,7 +104,10 @@ demo: $(INSTALLED)  ## run a coordinator and 5,000 devices, in two and a half mi
 picture: $(INSTALLED) browser  ## take the picture of the live page in README.md, in two minutes
 	@$(BIN)/python -m tools.picture
 
-docs: $(INSTALLED)  ## build the site in build/site; fill generated blocks, run all code blocks
+site: $(INSTALLED)  ## build the documentation in build/site/html, in seconds, and check its links
+	@$(BIN)/python -m tools.site
+
+docs: $(INSTALLED)  ## fill generated blocks, build the site, run all code blocks
 	@$(BIN)/python tools/tutorial.py
 	@$(BIN)/python -m tools.notebooks
 	@$(BIN)/python tools/generated.py

@@ -9,6 +9,9 @@ after a marker is filled, and the commands run in the order of the page, in one 
     <!-- kept: checkins check campaign.toml -->               runs to its end
     <!-- kept, meanwhile: checkins swarm URL ... -->           runs during the next command
     <!-- kept, to the end: checkins serve campaign.toml -->    runs until the story is over
+
+A picture after ``<!-- kept, on a phone: URL -->`` shows the page at the URL on a small screen,
+after its button "Take part" was pressed and the device has taken part.
 """
 
 from __future__ import annotations
@@ -41,6 +44,11 @@ BLOCK = re.compile(
     r"```console\n(?P<body>.*?)^```$",
     re.MULTILINE | re.DOTALL,
 )
+PICTURE = re.compile(
+    r"^<!-- kept, on a phone: (?P<url>\S+) -->\n!\[[^]]*\]\((?P<file>[\w.-]+)\)$", re.MULTILINE
+)
+STEP = re.compile(f"{BLOCK.pattern}|{PICTURE.pattern}", re.MULTILINE | re.DOTALL)
+TOOK_PART = "document.getElementById('progress').dataset.state !== undefined"
 
 
 class Story:
@@ -51,6 +59,7 @@ class Story:
         self.outputs: dict[str, Path] = {}
         self.meanwhile: list[tuple[str, subprocess.Popen[bytes]]] = []
         self.to_the_end: list[subprocess.Popen[bytes]] = []
+        self.phone: Phone | None = None
 
     def run(self, command: str, how: str | None) -> None:
         started = self._start(command)
@@ -64,8 +73,13 @@ class Story:
             for other, running in self.meanwhile:
                 _finish(other, running)
             self.meanwhile.clear()
+            if self.phone:
+                self.phone.finish()
+                self.phone = None
 
     def stop(self) -> None:
+        if self.phone:
+            self.phone.close()
         for running in (*(one for _, one in self.meanwhile), *self.to_the_end):
             if running.poll() is None:
                 running.send_signal(signal.SIGINT)
@@ -94,6 +108,31 @@ class Story:
         return {name: value for name, value in (os.environ | TERMINAL | home).items() if value}
 
 
+class Phone:
+    """A browser with a small screen, in which the button of a page is pressed."""
+
+    def __init__(self, url: str, picture: Path) -> None:
+        from playwright.sync_api import sync_playwright
+
+        from tests.support.browser import PHONE, find_chromium
+
+        self.picture = picture
+        self.playwright = sync_playwright().start()
+        browser = self.playwright.chromium.launch(executable_path=find_chromium())
+        self.page = browser.new_page(viewport={"width": PHONE[0], "height": PHONE[1]})
+        self.page.goto(url)
+        self.page.get_by_role("button", name="Take part").click()
+
+    def finish(self) -> None:
+        """Wait until the device has taken part, and save what the screen shows."""
+        self.page.wait_for_function(TOOK_PART, timeout=1000.0 * MAX_S)
+        self.page.screenshot(path=self.picture)
+        self.close()
+
+    def close(self) -> None:
+        self.playwright.stop()
+
+
 def _finish(command: str, started: subprocess.Popen[bytes]) -> None:
     if code := started.wait(MAX_S):
         raise RuntimeError(f"exit {code}: {command}")
@@ -114,6 +153,10 @@ def changed(text: str) -> list[str]:
     """Return the commands whose blocks do not show them, or show no output."""
     blocks = list(BLOCK.finditer(text))
     return [
+        picture["url"]
+        for picture in PICTURE.finditer(text)
+        if not (PAGE.parent / picture["file"]).exists()
+    ] + [
         block["command"]
         for block in blocks
         if not block["body"].startswith(f"{shown(block['command'])}\n")
@@ -125,8 +168,11 @@ def tell(text: str, folder: Path) -> str:
     """Run the story in the folder, and return the page with the outputs."""
     story = Story(folder)
     try:
-        for block in BLOCK.finditer(text):
-            story.run(block["command"], block["how"])
+        for step in STEP.finditer(text):
+            if step["url"]:
+                story.phone = Phone(step["url"], PAGE.parent / step["file"])
+            else:
+                story.run(step["command"], step["how"])
     finally:
         story.stop()
 

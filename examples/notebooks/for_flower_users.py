@@ -115,7 +115,7 @@ def _(mo):
     mo.md("""
     In exchange, each client takes part in one round only, so a campaign needs more clients for
     the same number of updates per round. With several runs (`repeats`), a client takes part once
-    in each of them. Your ClientApp need not change.
+    in each of them. Your ClientApp need not change: see "Coming from Flower" in the documentation.
     """)
     return
 
