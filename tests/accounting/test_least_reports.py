@@ -63,6 +63,7 @@ def test_the_published_epsilons_are_met(least_reports: int | None, epsilon: floa
     assert certified(averaged(2.0, least_reports)) == pytest.approx(epsilon, abs=5e-4)
 
 
+@pytest.mark.slow
 @example(noise=0.3, least_reports=1, delta=1e-9)
 @example(noise=0.3, least_reports=1000, delta=1e-3)
 @example(noise=20.0, least_reports=1, delta=1e-3)

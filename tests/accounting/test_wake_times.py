@@ -185,6 +185,7 @@ DESIGNS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", DESIGNS)
 def test_without_the_assumption_epsilon_is_larger_and_the_certificate_says_less(name: str) -> None:
     def says(certified: Any) -> bool:

@@ -143,6 +143,7 @@ def test_averaged_updates_cost_the_same_after_any_slot_and_less_with_more_contri
         Spending(local()).after(40, contributors=5)
 
 
+@pytest.mark.slow
 def test_earlier_runs_and_campaigns_are_composed() -> None:
     thrice = Spending(CAMPAIGNS["repeated"])
     second = thrice.after(10, run=2)
@@ -208,6 +209,7 @@ def test_gaussian_noise_at_the_server_affords_slots_too() -> None:
     assert spending.epsilon_after(affordable) <= 0.25 < spending.epsilon_after(affordable + 1)
 
 
+@pytest.mark.slow
 def test_many_repeats_are_composed_as_one_design() -> None:
     spending = Spending(local(repeats=100_000, local_epsilon=0.01, slots=1000, grid=1e-3))
     whole = spending.after(1000, run=5000).epsilon

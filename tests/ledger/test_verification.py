@@ -142,6 +142,7 @@ def test_averaged_gaussian_reports_are_certified_for_the_least_of_them() -> None
         assert any("fewer than 3 reports" in line for line in found.certificate.assumptions)
 
 
+@pytest.mark.slow
 def test_without_a_filter_the_certificate_is_that_of_all_campaigns_composed() -> None:
     """A ledger from before there were filters."""
     first = simulated(Protocol.FIXED, "a", slots=30)

@@ -195,6 +195,7 @@ def by_optax(
     return models
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("nesterov", [False, True])
 @pytest.mark.parametrize("momentum", [0.0, 0.5, 0.9, 0.999])
 @pytest.mark.parametrize(("minibatch", "decay"), [(1, 0.0), (3, 0.5)])
