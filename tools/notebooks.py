@@ -61,7 +61,7 @@ def page(notebook: Path, outputs: Sequence[Any] | None) -> str:
         f" outputs. `.venv/bin/marimo edit examples/notebooks/{notebook.name}` opens it in a"
         " browser."
     )
-    return formatted("\n\n".join([title, link, text.strip(), imports, *rest]) + "\n")
+    return formatted("\n\n".join([title, text.strip(), imports, *rest, link]) + "\n")
 
 
 def formatted(markdown: str) -> str:

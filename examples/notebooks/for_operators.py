@@ -40,8 +40,8 @@ def _(mo):
     mo.md("""
     # What does a coordinator publish, and what can you prove with it?
 
-    You run campaigns. This notebook looks at the two files that you answer for: the campaign
-    file, which you open, and the ledger, which the coordinator writes.
+    You run campaigns, and answer for two files: the campaign file, which you open, and the
+    ledger, which the coordinator writes. This notebook looks at both.
 
     ## Before: the file and its seal
 
