@@ -42,6 +42,7 @@ BENCHES = {
     "flower_bytes": "flower_bytes",
     "check_ins": "service",
     "waiting": "service",
+    "flower_slots": "flower_slots",
 }
 """The module of each benchmark function. Only modules of chosen benchmarks are imported."""
 PAGES = (

@@ -93,6 +93,12 @@ FIGURES = (
     ),
     _bench("check_ins", *SERVICE),
     _bench("waiting", *SERVICE),
+    _bench(
+        "flower_slots",
+        "bench/flower_slots.py",
+        "bench/peers/flower_slots.py",
+        "src/checkins/flower/strategy.py",
+    ),
     Figure(
         "planted-leaks",
         "python tools/leak_mutants.py --save",

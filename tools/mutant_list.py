@@ -51,6 +51,8 @@ OPERATORS = "tests/service/test_operators.py"
 SIGNATURE = "tests/ledger/test_signature.py"
 READER = "tests/service/test_read_page.py"
 FLOWER_TRAINER = "tests/flower/test_trainer.py"
+FLOWER_STRATEGY = "tests/flower/test_strategy.py"
+FLOWER_GATE = "tests/flower/test_gate.py"
 
 BROWSER, BROWSER_VECTORS = (
     "tests/browser_client/test_device.py",
@@ -1954,5 +1956,87 @@ MUTANTS = (
         "the reader of certificates accepts another campaign under a seal",
         (Change("service/page/ledger-check.js", "entry.seal === seal,", "seal !== null,"),),
         (f"{READER}::test_a_false_ledger_with_consistent_hashes_is_refused",),
+    ),
+    Mutant(
+        "flower-key-used-late",
+        "a key is marked as used only at the end of its slot, so that a crash allows it twice",
+        (
+            Change(
+                "flower/server_run.py",
+                "            self._save_used_keys("
+                "self._hash(key) for key in keys_by_receipt.values())\n",
+                "            self.used_keys.update(map(self._hash, keys_by_receipt.values()))\n",
+            ),
+        ),
+        (
+            f"{FLOWER_STRATEGY}"
+            "::test_a_process_that_is_killed_costs_its_slot_and_nobody_takes_part_twice",
+        ),
+    ),
+    Mutant(
+        "flower-online-before",
+        "a node that was online before its slot has checked in",
+        (
+            Change(
+                "flower/nodes.py",
+                "            if (node.node_id, node.last_activated_at) not in self.online_before\n",
+                "",
+            ),
+        ),
+        (f"{FLOWER_STRATEGY}::test_a_node_that_was_online_before_the_first_slot_is_not_asked",),
+    ),
+    Mutant(
+        "flower-gate-draws-again",
+        "the gate of a node draws another slot after a crash",
+        (
+            Change(
+                "flower/gate.py",
+                "        if self._saved.phase is not None:\n            machine = replace(",
+                "        if False:\n            machine = replace(",
+            ),
+        ),
+        (f"{FLOWER_GATE}::test_the_slot_is_drawn_once_and_saved_before_the_node_starts",),
+    ),
+    Mutant(
+        "flower-gate-after-choice",
+        "the gate of a node starts it in its slot after the choice",
+        (
+            Change(
+                "flower/gate.py",
+                "slot <= schedule.slots and self.clock.now() < schedule.chooses(slot)",
+                "slot <= schedule.slots and self.clock.now() < schedule.ends(slot)",
+            ),
+            Change(
+                "flower/gate.py",
+                "            if self.clock.now() < schedule.chooses(slot):\n"
+                "                return events.SlotBegan(slot)\n",
+                "            return events.SlotBegan(slot)\n",
+            ),
+            Change(
+                "flower/gate.py",
+                "        while self.clock.now() < schedule.chooses(slot):\n",
+                "        while self.clock.now() < schedule.ends(slot):\n",
+            ),
+        ),
+        (f"{FLOWER_GATE}::test_a_gate_that_comes_back_after_the_choice_keeps_its_node_dark",),
+    ),
+    Mutant(
+        "flower-metrics-in-report",
+        "the mod of a Flower app leaves the metrics in the reply",
+        (
+            Change(
+                "flower/report_mod.py",
+                "update = update_of_reply(call_next(message, context), model, shapes)\n",
+                "answer = call_next(message, context)\n"
+                "            update = update_of_reply(answer, model, shapes)\n",
+            ),
+            Change(
+                "flower/report_mod.py",
+                "        return Message(content, reply_to=message)\n",
+                '        content["metrics"] = answer.content["metrics"]\n'
+                "        return Message(content, reply_to=message)\n",
+            ),
+        ),
+        (f"{FLOWER_STRATEGY}::test_with_the_mod_a_reply_has_the_clipped_report_and_nothing_else",),
     ),
 )
