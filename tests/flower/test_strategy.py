@@ -142,6 +142,7 @@ def test_a_simulation_gives_every_node_one_slot_and_marks_its_ledger(tmp_path: P
     RandomCheckIns(campaign, tmp_path, simulated_nodes=30).start(grid)
     assert sorted(grid.sent_to) == list(range(30))
     assert len({message.metadata.group_id for message in grid.pushed}) == 2  # but for 2**-29
+    assert min(message.metadata.ttl for message in grid.pushed) > 3600.0  # time is virtual
     assert verified(tmp_path).simulated
 
 

@@ -19,13 +19,14 @@ from checkins.campaign import Spending, campaign_text
 from checkins.ledger import Ledger, lines, verify
 from checkins.ledger.entry import SlotClosed
 from examples.flower.loopback import Loopback
+from tests.soak import SOAK
 from tests.support.file_clock import FileClock
 from tests.support.flower import START_S, flower_campaign
 from tests.support.waiting import wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
 APP = Path(__file__).parent / "superlink_app"
-KILLS = 50 if os.environ.get("CHECKINS_SOAK") else 3
+KILLS = 50 if SOAK else 3
 """How often the node of slot 1 is killed."""
 SLOT_S, CHOOSE_S = 30_000.0, 10_000.0
 """Long, because Flower's own limits of a message are real seconds."""

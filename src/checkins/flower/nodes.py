@@ -30,7 +30,9 @@ ACTIVATION_POLL_S = 0.2
 
 
 class Nodes(Protocol):
-    """The nodes of a run."""
+    """The nodes of a run. ``real_time`` is whether the clock of the run is that of the messages."""
+
+    real_time: bool
 
     def note_online(self) -> None:
         """Note which nodes are online when a slot begins."""
@@ -55,6 +57,7 @@ class OnlineNodes:
     clock: Clock
     poll_s: float
     online_before: set[tuple[int, str]] = field(default_factory=set)
+    real_time: bool = True
 
     def note_online(self) -> None:
         nodes = self.grid.get_nodes()
@@ -84,6 +87,7 @@ class SimulatedNodes:
     campaign: Campaign
     count: int
     nodes_by_slot: dict[int, dict[bytes, int]] | None = None
+    real_time: bool = False
 
     def note_online(self) -> None:
         """Draw the coin and slot of every node, once."""

@@ -194,7 +194,7 @@ class RandomCheckIns(Strategy):  # type: ignore[misc]  # flwr is not installed w
                     content,
                     dst_node_id=node_id,
                     message_type=MessageType.TRAIN,
-                    ttl=ttl_s,
+                    ttl=ttl_s if nodes.real_time else None,  # None: Flower's default, half a day
                     group_id=str(slot),
                 )
                 for node_id in receipts
