@@ -179,7 +179,8 @@ def main(folder: Path, slots: int, slot_s: float) -> None:
         ]
         for key, gate in zip(keys, gates, strict=True):
             gate.wait()
-            print((folder / f"{key.name}.log").read_text(errors="replace").splitlines()[-1])
+            log = (folder / f"{key.name}.log").read_text(errors="replace")
+            print(*(line for line in log.splitlines() if line.startswith("checkin-app:")))
         while json.loads(ledger.read_text().splitlines()[-1])["kind"] != "closed":
             time.sleep(1.0)
         subprocess.run([PROGRAMS / "checkins", "verify", ledger, "--closed"], check=True)
