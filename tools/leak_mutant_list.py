@@ -112,6 +112,7 @@ _NO_LEAK_BY_REASON: dict[str, tuple[str, ...]] = {
         "start-ends-with-a-crash",
         "reports-read-at-once",
         "room-for-strangers",
+        "answered-before-the-commit",
         "refused-after-the-token",
         "refused-retry",
         "no-time-for-reports",

@@ -643,6 +643,20 @@ MUTANTS = (
         (f"{MEMORY}::test_sums_of_batches_are_exact[sqlite-everyone]",),
     ),
     Mutant(
+        "answered-before-the-commit",
+        "clients get their response while the transaction is not durable yet",
+        (
+            Change(
+                "service/runs/group_commit.py",
+                "while not (await asyncio.wait({commit}, timeout=self.timeout_s))[0]:\n"
+                "                        self.refuse_waiting()\n"
+                "                    answers = commit.result()\n",
+                "answers = [None] * len(batch)\n",
+            ),
+        ),
+        ("tests/service/test_group_commit.py::test_nobody_is_answered_before_the_commit_is_over",),
+    ),
+    Mutant(
         "refused-after-the-token",
         "a check-in is refused for load after its token is spent",
         (
