@@ -101,7 +101,7 @@ def test_a_certificate_states_the_variation_and_its_charge() -> None:
     assert "within total variation distance 1.3e-20 of this design" in line
     assert found.variation == 1.23e-20
     charge = total_variation.charge(epsilon=found.epsilon, variation=1.23e-20)
-    assert float(line.split("which adds ")[1].split(" to delta")[0]) >= charge
+    assert float(line.split("this distance adds ")[1].split(" to delta")[0]) >= charge
 
 
 @pytest.mark.parametrize("tau", [5e-6, 1e-3, 1.0])

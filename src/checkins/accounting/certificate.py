@@ -157,8 +157,8 @@ def charge_assumptions(
         charge = total_variation.charge(epsilon=epsilon, variation=variation)
         lines.append(
             "all releases of the implementation together are within total variation distance"
-            f" {formatting.up(variation, 2)} of this design's rounded releases, which adds"
-            f" {formatting.up(charge, 2)} to delta"
+            f" {formatting.up(variation, 2)} of this design's releases, rounded to the grid; this"
+            f" distance adds {formatting.up(charge, 2)} to delta"
         )
     if exposure > 0.0:
         charge = total_variation.charge(epsilon=epsilon, variation=0.0, exposure=exposure)

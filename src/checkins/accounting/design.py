@@ -316,7 +316,7 @@ class Design:
             raise NotCovered(
                 "noise_at",
                 str(noise.at),
-                "averaged updates divide by a count that is released; use the fixed protocol",
+                "the averaged protocol reveals the number of reports: use the fixed protocol",
             )
         sums_reports = noise.at is NoiseAt.CLIENT and self.protocol is not Protocol.AVERAGED
         if sums_reports and self.capacity is None:

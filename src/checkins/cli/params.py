@@ -152,10 +152,10 @@ DESIGN_OPTIONS = options("""
         report. server: the server adds it to the sum of a slot.
     --bands B  The server correlates the noise of each slot with that of the next B - 1 slots, so
         that it harms the model less. Needs --strategy. Only for --noise-at server.
-    --strategy square-root|optimised|FILE  The coefficients of correlated noise. square-root: the
-        series (1 - x)^(-1/2). optimised: the best coefficients for gradient descent without
-        momentum over --slots slots. FILE: a JSON file with the keys bits and numerators. Needs
-        --bands.
+    --strategy square-root|optimised|FILE  The coefficients of correlated noise. square-root: those
+        of the power series of (1 - x)^(-1/2). optimised: the best coefficients for gradient
+        descent without momentum over --slots slots. FILE: a JSON file with the integers numerators
+        and the integer bits. Each coefficient is a numerator divided by 2^bits. Needs --bands.
     --campaigns R  Number of times that the campaign is run, each time with fresh randomness. The
         guarantee covers all runs together. Default 1.
     --curious C  Number of clients that may disclose what they know to the adversary: whether they

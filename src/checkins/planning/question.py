@@ -26,11 +26,11 @@ MAX_MOMENTUM_FACTOR = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Learning:
-    """Constants of a learning problem in clip norms. They do not affect privacy.
+    """Constants of a learning problem, which do not affect privacy. Distances are in clip norms.
 
     ``radius`` is the distance from the first model to a good model. ``largest_step`` is the largest
-    stable step size: the distance that an update of one clip norm moves the model. ``mean_square``
-    is the mean square of an update after the first steps, in squared clip norms. It stands for the
+    stable step size. A step of size s moves the model by s if the update has one clip norm.
+    ``mean_square`` is the mean squared norm of an update after the first steps. It is used as the
     variance due to sampling clients. The constants of this package's tasks were chosen by
     simulating the tasks with their public holdout data. No certificate covers that choice.
     """
@@ -60,10 +60,10 @@ class Learning:
         return min(MAX_MOMENTUM_FACTOR, max(1.0, steps / STEPS_PER_MOMENTUM_FACTOR))
 
     def bias(self, steps: float) -> float:
-        """Return R/(2ηT), the remaining distance after T = ``steps`` steps, in clip norms times R.
+        """Return R/(2ηT): the error that remains after T = ``steps`` steps without noise, over R.
 
-        R is the radius, and η is the largest stable step with momentum. Theorem 4.2 of the paper
-        has the term βR²/(2m) with β = 1/η, which is R times this result.
+        R is the radius, and η is the largest stable step size with momentum. In Theorem 4.2 of
+        [BKMTT20], this error is the term βR²/(2m) with m = T and β = 1/η.
         """
         return self.radius / (2.0 * self.largest_step * self.max_momentum_factor(steps) * steps)
 
@@ -193,7 +193,7 @@ class Constraints:
         averaged, minibatch = self.protocol is Protocol.AVERAGED, self.minibatch
         server, client = self.noise_at is NoiseAt.SERVER, self.noise_at is NoiseAt.CLIENT
         yield pure and server, "noise_at", f"{self.randomizer} noise is added at the client"
-        count = "averaged updates divide by a count that is released; use fixed"
+        count = "the averaged protocol reveals the number of reports: use the fixed protocol"
         yield averaged and server, "noise_at", count
         partial_participation = averaged and self.participation not in (None, 1.0)
         yield partial_participation, "participation", "averaged updates need a participation of 1"

@@ -81,7 +81,7 @@ def table1(*, clients: int, slots: int, local_epsilon: float, delta: float) -> t
             statements.repeated_total(
                 clients=clients, slots=slots, local_epsilon=local_epsilon, delta=delta
             ),
-            f"[BKMTT20, Cor 3.3] with {slots:,} slots; δ covers all runs",
+            f"[BKMTT20, Cor 3.3] with {slots:,} slots per run; δ is for all runs together",
         ),
     )
 

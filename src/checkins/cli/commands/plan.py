@@ -111,7 +111,7 @@ OPTIONS = (
 
 @params.command(*OPTIONS)
 def plan(given: GivenOptions) -> None:
-    """Find the campaign with the least error in a budget.
+    """Find the most accurate campaign for a privacy budget.
 
     The options from --protocol to --randomizer fix parameters of the design. The planner chooses
     all other parameters. The output explains each choice and names the theorem behind it. On a
