@@ -94,9 +94,10 @@ class AttackResult:
         return best_at_each_delta(self.bounds, [delta])[0]
 
     def runs_needed(self, delta: float, epsilon: float) -> int | None:
-        """Return how many runs with the canary, and as many without it, would measure ``epsilon``.
+        """Return how many runs this attack needs to measure a lower bound of ``epsilon``.
 
-        Return None if no number of runs is enough.
+        It needs this number of runs with the canary, and the same number without it. Return None
+        if no number of runs is enough.
         """
         if not epsilon > 0.0:
             return None
@@ -192,8 +193,8 @@ class CertificateCheck:
 
 
 METHOD_DESCRIPTIONS = {
-    "trials": "Clopper-Pearson intervals of events that were chosen on other runs, Bonferroni",
-    "one-run": "guesses about many canaries in one run [SNJ23], Bonferroni",
+    "trials": "Clopper-Pearson intervals, Bonferroni correction, events chosen on separate runs",
+    "one-run": "guesses about many canaries in one run [SNJ23], with Bonferroni correction",
 }
 """How bounds are computed from many runs (``trials``) and from a single run (``one-run``)."""
 
@@ -233,7 +234,10 @@ class Audit:
 
     @property
     def trials(self) -> int:
-        """The number of runs with a canary in all attacks. As many runs were without it."""
+        """The number of runs with a canary, summed over all attacks.
+
+        The number of runs without a canary is the same.
+        """
         return sum(result.runs for result in self.check.results)
 
     @property

@@ -2,11 +2,12 @@
 
 A flow is a generator that yields actions to a driver. The state machine in
 ``checkins.protocol.participant`` decides what the device does. This flow turns the effects of the
-state machine into actions, and passes the results of the actions back to it as events. The state is
-durable before any message depends on it. A device that crashes therefore resumes with the same
-token, slot and report, or abstains because its slot has passed.
+state machine into actions, and passes the results of the actions back to it as events. The flow
+saves the state durably before it sends a message that depends on the state. A device that crashes
+therefore resumes with the same token, slot and report, or misses its slot if the slot has passed.
 
-A view is the public description of the run that the service sends.
+A view is the public description of the run that the service sends. The odometer (``odometer.py``)
+is an upper bound on the privacy loss of all participations of the device.
 """
 
 from __future__ import annotations
@@ -56,8 +57,8 @@ from checkins.protocol.report import Report, most_model_bytes, report_to_bytes
 from checkins.randomizers import DeviceReport
 
 LONG_SLEEP_S = 60.0
-"""Seconds until the slot above which the device reads the server's clock again shortly before the
-slot, because its own clock drifts."""
+"""Seconds of sleep that count as long. After a longer sleep, the device's own clock may have
+drifted, so the device reads the server's clock again shortly before the slot."""
 CLOCK_CHECK_BEFORE_SLOT_S = (5.0, 30.0)
 """Shortest and longest time in seconds before the slot at which the device reads the clock again.
 The time is random."""
@@ -65,11 +66,12 @@ CHECK_IN_SPREAD = 0.25
 """Devices check in at a random time in the first quarter of a slot's check-in period."""
 MAX_POLL_S = 30
 """Longest wait in seconds of one long poll."""
-MAX_HELD_CHECK_IN_S = 2.0
-"""Seconds before the choice from which a check-in waits for the outcome, to save a request. An
-earlier check-in gets its receipt at once, so that a device soon notices that a message was lost."""
-MAX_LOGGED_UNITS = 10_000
-"""A report with more values than this is not written to the journal, the owner's log."""
+WAIT_AFTER_CHECK_IN_S = 2.0
+"""A check-in waits for the outcome if clients are chosen within this number of seconds. This saves
+the request for the outcome. For an earlier check-in, the service sends the receipt at once, so that
+a device soon notices if a message was lost."""
+MAX_LOGGED_VALUES = 10_000
+"""Largest number of values of a report that is written to the journal, the owner's log."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +93,8 @@ class ParticipationConfig:
 class Participation:
     """The flow of one device in one run. ``saved`` is its stored state, or None at the start.
 
-    ``odometer`` is charged before the draw is saved; None keeps no odometer, as in load tests.
+    The campaign is charged to ``odometer`` before the draw is saved. None means that no odometer is
+    kept, as in load tests.
     """
 
     def __init__(
@@ -119,7 +122,7 @@ class Participation:
             monotonic=monotonic,
             randomness=randomness,
         )
-        self._same_ledger: frozenset[str] | None = None  # set by _use_odometer
+        self._known_heads: frozenset[str] | None = None  # set by _use_odometer
         self._known_outcome: wire.Outcome | None = None  # received with the receipt
         self._training_error: Exception | None = None  # why the report is a dummy
         self._view: CampaignView  # set by _fetch_view
@@ -186,14 +189,17 @@ class Participation:
         odometer, view, most_epsilon = self._odometer, self._view, self._config.most_epsilon
         if odometer is None:
             return
-        if self._same_ledger is None:
+        if self._known_heads is None:
             charges = (yield UseFiles(odometer.load)).charges
-            self._same_ledger = yield from self._heads_in_ledger(charges)
-        arguments = {"same_ledger": self._same_ledger, "most_epsilon": most_epsilon}
+            self._known_heads = yield from self._fetch_known_heads(charges)
+        arguments = {"same_ledger": self._known_heads, "most_epsilon": most_epsilon}
         yield UseFiles(lambda: action(odometer, view, **arguments))
 
-    def _heads_in_ledger(self, charges: Sequence[Charge]) -> Flow[frozenset[str]]:
-        """Return the heads of earlier charges that the ledger of this campaign contains."""
+    def _fetch_known_heads(self, charges: Sequence[Charge]) -> Flow[frozenset[str]]:
+        """Return the ledger heads of earlier ``charges`` that this campaign's ledger contains.
+
+        A head is the hash of a ledger's last line, stored in a charge when the device joined.
+        """
         population, found = Charge.of(self._view).population, set()
         entries_of = {each.head: each.entries for each in charges if each.population == population}
         for head, entries in entries_of.items():
@@ -257,8 +263,8 @@ class Participation:
     def _wake(self, slot: int) -> Flow[Event]:
         """Sleep until a random time early in the slot; return ``SlotBegan`` for this slot.
 
-        If the slot has passed or the run is over, return ``SlotBegan`` for the following slot, and
-        the device abstains.
+        If the slot has passed or the run is over, return ``SlotBegan`` for the following slot, so
+        that the device misses its slot.
         """
         run_schedule, server_s = self._view.run_schedule, self._service.server_s
         if slot > run_schedule.slots or self._view.is_over or server_s() >= run_schedule.ends(slot):
@@ -289,10 +295,10 @@ class Participation:
     def _check_rollback(self, slot: int) -> Flow[Event | None]:
         """Return None if the service's ledger still contains the last line that the device saved.
 
-        Raise if the line has changed. A service that was restored from a backup, together with the
-        file that guards it against this, would accept check-ins and reports for a slot that it has
-        already released. The device therefore checks the ledger before it checks in or reports. If
-        the check gets no usable response, return the event ``RetryDue`` or ``SlotBegan``.
+        Raise if the line has changed. A service detects that it was restored from a backup, unless
+        its progress file was restored too. Then it would accept check-ins and reports for a slot
+        that it has already released. The device therefore checks the ledger before it checks in
+        or reports. If the check gets no usable response, return ``RetryDue`` or ``SlotBegan``.
         """
         saved = self._saved
         response = yield from self._send_in_slot(slot, ledger_head_request, saved.entries)
@@ -316,7 +322,7 @@ class Participation:
             check_in_request,
             slot,
             token=str(self._saved.token),
-            wait_s=self._wait_s(slot) if self._choice_in_s(slot) <= MAX_HELD_CHECK_IN_S else None,
+            wait_s=self._wait_s(slot) if self._choice_in_s(slot) <= WAIT_AFTER_CHECK_IN_S else None,
         )
         if isinstance(response, Event):
             return response
@@ -340,7 +346,7 @@ class Participation:
         """
         slot = self._machine.drawn_slot
         known, self._known_outcome = self._known_outcome, None
-        event = yield from self._use_outcome(slot, receipt, known)
+        event = yield from self._event_of_outcome(slot, receipt, known)
         if event is not None:
             return event
         if self._choice_in_s(slot) > MAX_POLL_S:  # the outcome is not known earlier
@@ -350,7 +356,7 @@ class Participation:
         if isinstance(response, Event):
             return response
         body = response.parse_json(wire.Outcome, 200)
-        event = yield from self._use_outcome(slot, receipt, body)
+        event = yield from self._event_of_outcome(slot, receipt, body)
         if event is not None:
             return event
         has_waited = response.received_s - response.sent_s > 0.5 * wait_s
@@ -366,10 +372,12 @@ class Participation:
         """Return how many seconds a request for the outcome of this slot should wait."""
         return min(MAX_POLL_S, 1 + max(0, math.ceil(self._choice_in_s(slot))))
 
-    def _use_outcome(
+    def _event_of_outcome(
         self, slot: int, receipt: str, body: wire.Outcome | None
     ) -> Flow[Event | None]:
-        """Return the event for an outcome in this slot; None if ``body`` has none, or it is open.
+        """Return the event for the outcome in ``body``.
+
+        Return None without an outcome for this slot, or if the choice is not made yet.
 
         The model may be in ``body`` too (``wire.OutcomeWithModel``). If it is not, fetch it.
         """
@@ -441,7 +449,7 @@ class Participation:
         """Return the fields that describe a report in the journal: its hash and its values."""
         fields: dict[str, object] = {"sha256": sha256(report).hexdigest()}
         decoded = self._machine.report
-        if decoded is not None and decoded.values.size <= MAX_LOGGED_UNITS:
+        if decoded is not None and decoded.values.size <= MAX_LOGGED_VALUES:
             fields["units"] = decoded.values.tolist()
         return fields
 

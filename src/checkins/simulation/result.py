@@ -73,12 +73,19 @@ class _SeedStatistics:
 
     @property
     def average_metrics(self) -> Metrics:
-        """The metrics of the average of the models, as ``metrics``; empty without an average."""
+        """The mean of each metric of the averaged model, over the seeds.
+
+        The averaged model is a weighted average of the models of all slots (``average_weights``).
+        The result is empty if no average was computed or if a model diverged.
+        """
         return _means([outcome.average_metrics for outcome in self.seeds])
 
     @property
     def average_spread(self) -> Metrics | None:
-        """The standard deviations of ``average_metrics``; None if ``spread`` would be None."""
+        """The standard deviation of each metric of the averaged model, over the seeds.
+
+        It is None if there is only one seed, if no average was computed, or if a model diverged.
+        """
         return _deviations([outcome.average_metrics for outcome in self.seeds])
 
 
@@ -206,15 +213,17 @@ class SimulationResult(_SeedStatistics):
     @property
     def curves(self) -> list[Curve]:
         """Learning curves of the seeds that ran to the end, or of all seeds if none did."""
-        return [outcome.curve for outcome in self._drawn_outcomes]
+        return [outcome.curve for outcome in self._plotted_outcomes]
 
     @property
     def average_curves(self) -> list[Curve]:
-        """Learning curves of the average of the models, of the same seeds as ``curves``."""
-        return [outcome.average_curve for outcome in self._drawn_outcomes if outcome.average_curve]
+        """Learning curves of the averaged model, for the same seeds as ``curves``."""
+        return [
+            outcome.average_curve for outcome in self._plotted_outcomes if outcome.average_curve
+        ]
 
     @property
-    def _drawn_outcomes(self) -> list[Outcome]:
+    def _plotted_outcomes(self) -> list[Outcome]:
         started = [outcome for outcome in self.seeds if outcome.curve]
         return [outcome for outcome in started if outcome.complete] or started
 

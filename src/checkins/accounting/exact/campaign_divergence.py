@@ -1,8 +1,9 @@
 """The exact accountant for one campaign of a design.
 
-The likelihood ratio of all releases, with and without one client, is below a sum of independent
-slot ratios in convex order, whatever the other clients do and however the model depends on earlier
-releases. This module selects the slot ratio for the design.
+A slot ratio is a distribution. It bounds the likelihood ratio of one slot's output, with and
+without one client, in convex order. The likelihood ratio of all releases is then bounded, in convex
+order, by a weighted sum of independent slot ratios, whatever the other clients do and however the
+model depends on earlier releases. This module chooses the slot ratio for a design.
 
 Theorem:     docs/theory/one-likelihood-ratio.md; docs/theory/windows-and-capacity.md for windows,
              capacity, averaged updates and several campaigns.
@@ -50,7 +51,7 @@ from checkins.accounting.solve import Divergence, Interval, TightestBounds, cros
 from checkins.errors import NotCovered
 
 _CURVE_CELLS = 320
-"""Number of grid cells for a whole curve of divergences, and for slots that overflow.
+"""Number of grid cells for a curve of delta over epsilon, and for ``UnlessOverflow.with_overflow``.
 
 It is smaller than for a certificate, to save time.
 """
@@ -65,12 +66,12 @@ def divergence(
     """
     _check_coverage(design, adjacency)
     if design.has_unrelated_windows(adjacency):
-        return _divergence_with_unrelated_windows(design, delta=delta, cells=cells)
-    relation = _relation_of_ratios(design, adjacency)
+        return _divergence_if_windows_depend_on_data(design, delta=delta, cells=cells)
+    relation = _adjacency_of_slot_ratio(design, adjacency)
     return campaign_of(design).divergence(relation, delta=delta, cells=cells)
 
 
-def _divergence_with_unrelated_windows(
+def _divergence_if_windows_depend_on_data(
     design: Design, *, delta: float, cells: int | None
 ) -> Divergence:
     """Return bounds for replace-one if the wake times of clients may depend on their data."""
@@ -85,20 +86,20 @@ def _divergence_with_unrelated_windows(
     pure = PureCampaign(randomizer.local_epsilon, design.drawable_slots, design.participation)
     unrelated = UnrelatedWindows(pure, delta=delta)
     if isinstance(campaign, PureCampaign):
-        return unrelated  # some client attains this bound, so the triangle bound is not smaller
+        return unrelated  # some client attains this bound, so no valid bound is smaller
     return TightestBounds((unrelated, through_absence), ())
 
 
 def campaign_of(
     design: Design,
 ) -> PureCampaign | PureCapacityCampaign | NamedCampaign | GaussianCampaign | CorrelatedCampaign:
-    """Return the campaign whose slots, participation and slot ratio account for the design.
+    """Return the campaign that computes the divergence of the design.
 
     Every kind of campaign has its own slot ratio, and the methods ``divergence`` and ``pair``. Only
     this function decides which kind a design is. Averaged updates are a post-processing of a
     shuffle of all reports, so they are accounted for as a shuffle. Averaged Gaussian reports are
-    accounted for as if the client's slot were known: its sum has the noise of ``least_reports``
-    reports, and two updates are 2 clipping norms apart.
+    accounted for as if the adversary knew the client's slot. The sum of this slot has the noise of
+    at least ``least_reports`` reports, and two updates of a client differ by at most 2 clip norms.
     """
     randomizer = design.randomizer
     if isinstance(randomizer, GaussianNoise) and design.protocol is Protocol.AVERAGED:
@@ -141,11 +142,11 @@ def _report_distribution(randomizer: NamedRandomizer) -> TwoLevelDistribution | 
     raise NotCovered("randomizer", type(randomizer).__name__, "its dummies are not known")
 
 
-def _relation_of_ratios(design: Design, adjacency: Adjacency) -> Adjacency:
-    """Return the neighbour relation whose slot ratio in ``campaign_of`` accounts for the design.
+def _adjacency_of_slot_ratio(design: Design, adjacency: Adjacency) -> Adjacency:
+    """Return the neighbour relation for which ``campaign_of(design)`` computes the divergence.
 
-    Averaged Gaussian reports with one or the other update differ by a shift, as sums with and
-    without a client do. So for them the ratio of add/remove is used, with twice the shift.
+    It is ``adjacency``, except for averaged Gaussian reports. Replacing an update shifts their sum,
+    as adding a client does, so the slot ratio of add/remove is used, with twice the shift.
     """
     is_shift = design.protocol is Protocol.AVERAGED and isinstance(design.randomizer, GaussianNoise)
     return Adjacency.ADD_REMOVE if is_shift else adjacency
@@ -169,11 +170,11 @@ def _check_coverage(design: Design, adjacency: Adjacency) -> None:
 
 
 def attaining_design(design: Design) -> Design:
-    """Return a fixed-window design whose divergence some client of ``design`` attains.
+    """Return a design whose divergence some client of ``design`` attains.
 
-    Its divergence is a lower bound. In the sliding protocol, a client can draw at most as many
-    different slots as the server is active in. For averaged Gaussian reports in several slots, no
-    lower bound is known, because the slot of a client is hidden. So the participation is 0.
+    Its divergence is a lower bound. In the sliding protocol, it has at most as many slots as the
+    server is active in. For averaged Gaussian reports in several slots, no lower bound is
+    known, so the returned design has participation 0.
     """
     if design.protocol is Protocol.AVERAGED and isinstance(design.randomizer, GaussianNoise):
         fewest = 1 if design.population is None else design.population.fewest
@@ -205,10 +206,9 @@ def attaining_design(design: Design) -> Design:
 class UnlessOverflow:
     """A divergence that is ``without_overflow`` if no slot overflows, and else ``with_overflow``.
 
-    It is used for windows that depend on data. For one window, ``FewFullSlots`` is tighter.
-
     A slot overflows if more clients check in than its capacity. ``probability`` is an upper bound
-    on the probability that some slot overflows.
+    on the probability that some slot overflows. ``FewFullSlots`` is tighter, but it covers neither
+    correlated noise nor windows that depend on data.
     """
 
     without_overflow: Divergence
@@ -286,7 +286,8 @@ def with_population(
 def _full_slots(design: Design) -> FullSlots:
     """Return bounds on how many of the slots of one client are full with other clients.
 
-    A client checks in to a slot of this window only if it wakes in one of two windows.
+    Another client can check in to a slot of this client's window only if it wakes in this window
+    or in the window before it. At most ``arrivals`` clients wake in each of the two.
     """
     clients = design.most_clients or 1
     most_others = [] if design.population is None else [design.population.most - 1]
@@ -319,8 +320,8 @@ def _named_with_population(
 def uncapped(design: Design) -> Design:
     """Return a design without a capacity, and with the same noise in a slot's sum.
 
-    It has a fixed window, unless the noise is correlated across slots. Then updates are visible
-    after the window, and wake times matter even without a capacity.
+    It has a fixed window, unless the noise is correlated across slots. With correlated noise, an
+    update is visible in several releases, so wake times matter even without a capacity.
     """
     if design.has_correlated_noise:
         return replace(design, capacity=None)
@@ -358,7 +359,8 @@ def with_known_slot(design: Design) -> Design:
         return replace(uncapped(design), slots=1)
     randomizer = design.randomizer
     if isinstance(randomizer, GaussianNoise):
-        # One update is visible in several releases. Together they reveal at most as much as one.
+        # With correlated noise, one update is visible in several releases. Together they reveal
+        # at most as much as one release with independent noise.
         randomizer = replace(randomizer, strategy=None)
     window = None if design.window is None else 1
     return replace(design, slots=1, window=window, randomizer=randomizer)
@@ -370,7 +372,7 @@ def overflow_probability_of(design: Design, adjacency: Adjacency) -> float | Non
     Return None if capacity or number of clients is not declared, or if the noise is not Gaussian.
     In the sliding protocol, the clients that may check in to a slot wake in ``window`` consecutive
     slots. So the declared ``arrivals`` count in place of the population, if there are fewer. If
-    the window of a client depends on its data, the slots of both windows count.
+    new data may change the window of the client, the bound covers the slots of both windows.
 
     Theorem:     docs/theory/windows-and-capacity.md, "Uneven arrivals".
     """
@@ -397,8 +399,9 @@ def pair(
 ) -> DominatingPair:
     """Return a dominating pair of one campaign, rounded to ``rounding.side``, for composition.
 
-    If it is rounded down and the noise is not Gaussian, the pair of replace-one equals that of
-    add/remove, because the reports of a client's other data may be distributed like dummies.
+    If ``rounding.side`` is ``DOWN`` and the noise is not Gaussian, replace-one gets the pair of
+    add/remove. This is a valid lower bound, because some randomizer maps the client's other data
+    to reports with the distribution of dummies.
     """
     _check_coverage(design, adjacency)
     if design.participation == 0.0:
@@ -409,14 +412,16 @@ def pair(
             return NO_LOSS
         if not isinstance(design.randomizer, GaussianNoise):
             adjacency = Adjacency.ADD_REMOVE
-    campaign, relation = campaign_of(design), _relation_of_ratios(design, adjacency)
+    campaign, relation = campaign_of(design), _adjacency_of_slot_ratio(design, adjacency)
     if (
         rounding.side is Side.UP
         and design.has_unrelated_windows(adjacency)
         and not isinstance(campaign, PureCampaign)
     ):
         raise NotCovered(
-            "wake_times", str(design.wake_times), "is covered by the triangle bound only"
+            "wake_times",
+            str(design.wake_times),
+            "has no dominating pair: bound a replacement by a removal and an addition",
         )
     if isinstance(campaign, GaussianCampaign) and relation is Adjacency.REPLACE_ONE:
         return NO_LOSS.compose(_cached_replace_one_pair(campaign, rounding), rounding)
@@ -425,7 +430,7 @@ def pair(
     smallest_delta, cells = rounding.tolerance * 1e4, _curve_cells(rounding)
     if isinstance(campaign, CorrelatedCampaign):
         if relation is Adjacency.ADD_REMOVE or rounding.side is Side.DOWN:
-            return campaign.pair(rounding, delta=delta)  # an update of 0 is as if it is absent
+            return campaign.pair(rounding, delta=delta)  # covers replacement by an update of 0
         curve = campaign.divergence(
             adjacency,
             delta=smallest_delta,

@@ -26,12 +26,14 @@ from checkins.errors import NotCovered
 def paper_epsilon(design: Design, *, delta: float) -> float:
     """Return the epsilon of the paper's theorem for the protocol, or infinity if none applies.
 
-    Theorem:     [BKMTT20, Thm 3.2] fixed, [BKMTT20, Thm 4.1] averaged, [BKMTT20, Thm 4.3] sliding.
+    Theorem:     [BKMTT20, Thm 3.2] for the fixed protocol, [BKMTT20, Thm 4.1] for the averaged
+                 protocol, [BKMTT20, Thm 4.3] for the sliding protocol.
     Neighbours:  replace-one; add/remove too for fixed and sliding.
     Rounding:    up.
-    Differs:     the paper proves replace-one only. Its proof compares two mixtures that share the
-                 component without the client. For add/remove, one mixture is that component
-                 alone, and the same bound holds.
+    Differs:     the paper proves replace-one only. Its proof compares two mixtures, one for each
+                 of the client's two data sets. Both contain the same component for the case
+                 that the client is not chosen. For add/remove, the distribution without the
+                 client is this component, and the same bound holds.
     """
     if isinstance(design.randomizer, LocalRandomizer):
         return _theorem_epsilon(design, design.randomizer, delta=delta)
@@ -47,7 +49,11 @@ def paper_epsilon(design: Design, *, delta: float) -> float:
 
 
 def paper_covers(design: Design) -> bool:
-    """Return True if the paper's theorem covers the design: one report per slot, local noise."""
+    """Return True if the paper's theorem covers the design.
+
+    It requires noise at the client, at most one report per slot, and participation 1 in the
+    sliding protocol.
+    """
     if isinstance(design.randomizer, GaussianNoise) and design.randomizer.at is NoiseAt.SERVER:
         return False
     if design.protocol is Protocol.SLIDING and design.participation != 1.0:
@@ -79,7 +85,7 @@ def _theorem_epsilon(design: Design, randomizer: LocalRandomizer, *, delta: floa
 def known_slot_epsilon(
     design: Design, randomizer: LocalRandomizer, *, delta: float, campaigns: int = 1
 ) -> float:
-    """Return the epsilon that holds if the client's slots are known, or infinity if unproved.
+    """Return epsilon against an adversary who knows the client's slots, or infinity if unproved.
 
     Participation below 1 still amplifies privacy, except for averaged updates. Several campaigns
     are composed by [KOV17].
@@ -100,10 +106,10 @@ def known_slot_epsilon(
 
 
 def composed_paper_epsilon(designs: Sequence[Design], *, campaigns: int, delta: float) -> float:
-    """Compose the paper's bounds of several campaigns by [KOV17].
+    """Compose the paper's bounds by [KOV17]. Every design is run ``campaigns`` times.
 
-    The single campaigns share half of ``delta``, and the composition uses the other half. If there
-    is only one campaign, it uses all of ``delta``.
+    All single runs together use half of ``delta``, and the composition uses the other half. If
+    there is only one run, it uses all of ``delta``.
     """
     runs = len(designs) * campaigns
     if runs == 1:
