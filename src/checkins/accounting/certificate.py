@@ -209,6 +209,8 @@ def _noise_assumptions(design: Design, curious: int) -> Iterator[str]:
             yield (
                 "the server adds noise to the sum of every slot, even of an empty slot, and divides"
                 " the sum by a public number"
+                # With a capacity, the bound covers a client that takes the place of another one.
+                + ("; it refuses no client because others came" if design.capacity is None else "")
             )
             if randomizer.strategy is not None:
                 yield (
