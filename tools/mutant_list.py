@@ -704,11 +704,23 @@ MUTANTS = (
         (
             Change(
                 "service/runs/slot_load.py",
-                "        self.device_s = max(self._measured_s, (1.0 - FALL) * self.device_s)\n",
+                "        self.device_s = min(device_s, (1.0 - SAVING) * self._reports_s)\n",
                 "",
             ),
         ),
         (f"{SLOT_LOAD}::test_the_time_of_devices_is_left_to_them_and_stragglers_do_not_count",),
+    ),
+    Mutant(
+        "slow-clients-keep-out-others",
+        "clients that report late make the coordinator refuse all but one check-in of each slot",
+        (
+            Change(
+                "service/runs/slot_load.py",
+                "min(device_s, (1.0 - SAVING) * self._reports_s)",
+                "device_s",
+            ),
+        ),
+        (f"{SLOT_LOAD}::test_slow_clients_that_come_first_do_not_keep_out_all_others",),
     ),
     Mutant(
         "room-for-strangers",

@@ -112,9 +112,9 @@ def play_reports(load: SlotLoad, slot: int, delays_s: list[float]) -> None:
     """Let devices report so many seconds after the choice, and close the slot."""
     chosen_at = load.run_schedule.chooses(slot)
     load.choice_was_read(slot, expected=len(delays_s))
-    for delay_s in sorted(delays_s):
-        load.report_arrived(slot)
-        load.report_was_saved(slot, now=chosen_at + delay_s)
+    for receipt, delay_s in enumerate(sorted(delays_s)):
+        load.report_arrived(slot, str(receipt), now=chosen_at + delay_s)
+        load.report_was_saved(slot, str(receipt), now=chosen_at + delay_s)
     load.slot_was_closed(slot)
 
 
@@ -133,13 +133,39 @@ def test_the_time_of_devices_is_left_to_them_and_stragglers_do_not_count(load) -
 def test_reports_that_were_left_at_the_end_of_a_slot_limit_the_next(load) -> None:
     for size in (1, 10, 100):
         load.check_ins.record(size, 0.01 * size)
-    load.choice_was_read(1, expected=100)
-    for _ in range(50):
-        load.report_arrived(1)
-    for _ in range(20):
-        load.report_was_saved(1, now=load.run_schedule.ends(1))
+    load.choice_was_read(1, expected=500)
+    for receipt in range(200):
+        load.report_arrived(1, str(receipt), now=load.run_schedule.chooses(1))
+    for receipt in range(80):
+        load.report_was_saved(1, str(receipt), now=load.run_schedule.ends(1))
     load.slot_was_closed(1)
-    assert check_ins_until_full(load, 2, now=load.run_schedule.begins(2)) in (19, 20)
+    assert check_ins_until_full(load, 2, now=load.run_schedule.begins(2)) in (79, 80)
+
+
+def test_a_report_that_is_sent_again_counts_once(load) -> None:
+    load.choice_was_read(1, expected=9)
+    now = load.run_schedule.chooses(1) + 2.0
+    for _ in range(20):
+        load.report_arrived(1, "receipt", now=now)
+        load.report_was_saved(1, "receipt", now=now)
+    load.slot_was_closed(1)
+    assert load.device_s == 0.0  # one report of nine is no median
+
+
+def test_a_report_of_the_last_moment_is_no_sign_of_overload(load) -> None:
+    load.choice_was_read(1, expected=9)
+    load.report_arrived(1, "receipt", now=load.run_schedule.ends(1) - 0.01)
+    load.slot_was_closed(1)
+    assert load.device_s == 0.0
+
+
+def test_slow_clients_that_come_first_do_not_keep_out_all_others(load) -> None:
+    for size in (1, 10, 100):
+        load.check_ins.record(size, 0.001 * size)
+    for slot in (1, 2, 3):
+        play_reports(load, slot, [SLOT_S - CHOOSE_S])
+    room = check_ins_until_full(load, 4, now=load.run_schedule.begins(4))
+    assert room > 0.09 * (SLOT_S - CHOOSE_S) / 0.001
 
 
 def test_check_ins_that_send_no_report_are_not_limited(migrated_file: Path, tmp_path: Path) -> None:
@@ -207,6 +233,23 @@ def test_whoever_is_accepted_by_a_slow_coordinator_is_in_time(here) -> None:
         reported = await asyncio.gather(*(it.report(1, receipt) for receipt in accepted))
         assert {answer.status_code for answer in reported} == {200}
         assert it.clock.now <= it.live_run.spec.run_schedule.ends(1)
+
+    here(scenario)
+
+
+def test_a_report_that_is_refused_does_not_keep_out_the_clients_of_later_slots(here) -> None:
+    async def scenario(it: Living) -> None:
+        await it.open(**SLOW)
+        slow_down(it, 0.001)
+        await it.begin(1)
+        receipts = [await it.check_in(1) for _ in range(3)]
+        await it.choose(1)
+        assert problem(await it.report(1, receipts[0], 2**30)) == (409, "refused")
+        for receipt in receipts[1:]:
+            assert (await it.report(1, receipt)).status_code == 200
+        await it.show(1)
+        load = it.live_run.load
+        assert check_ins_until_full(load, 2, now=load.run_schedule.begins(2)) > 1000
 
     here(scenario)
 

@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
+from checkins.errors import ProtocolViolation
 from checkins.protocol import slot as slots
 from checkins.protocol import wire
 from checkins.protocol.wire import OutcomeName
@@ -183,9 +184,14 @@ async def save_report(
     runner: Runner, live_run: LiveRun, slot: int, receipt: str, units: Any
 ) -> None:
     """Return once a report is durable, and count it in the load of its slot."""
-    live_run.load.report_arrived(slot)
-    await live_run.reports.submit(Submission(slot, receipt, units))
-    live_run.load.report_was_saved(slot, now=runner.database.now())
+    load, now = live_run.load, runner.database.now
+    load.report_arrived(slot, receipt, now=now())
+    try:
+        await live_run.reports.submit(Submission(slot, receipt, units))
+    except ProtocolViolation:
+        load.report_was_refused(slot, receipt, now=now())
+        raise
+    load.report_was_saved(slot, receipt, now=now())
 
 
 async def _is_chosen(live_run: LiveRun, runner: Runner, slot: int, receipt: str) -> bool:

@@ -21,6 +21,10 @@ MEMORY = 0.95
 """The factor by which the weight of each measurement decreases with the next one."""
 FALL = 0.25
 """The part of ``SlotLoad.device_s`` that a slot removes if its own measurement is lower."""
+SAVING = 0.1
+"""The part of the time for reports that ``SlotLoad.device_s`` always leaves for saving them."""
+LAST_MOMENT = 0.1
+"""The last part of the time for reports. A report that arrives in it may be too late to be saved."""
 
 
 @dataclass(slots=True)
@@ -87,6 +91,9 @@ class SlotLoad:
     scheduled choice until a device reports, beyond the time in which the coordinator saves
     reports. The first check-in of a slot is always accepted, and an enrolment if no other waits,
     so that an old measurement is replaced.
+
+    Clients decide when they report, so ``device_s`` has a limit: otherwise one slow client that is
+    the first in each slot could keep out all others. A report counts once, and not if it is refused.
     """
 
     rules: Rules
@@ -97,8 +104,8 @@ class SlotLoad:
     device_s: float = 0.0
     _slot: int = 0  # the slot whose reports are counted
     _expected: int = 0  # number of clients of this process that were chosen in the slot
-    _arrived: int = 0
-    _saved: int = 0
+    _arrived: set[str] = field(default_factory=set)  # receipts whose reports came in time
+    _saved: set[str] = field(default_factory=set)  # receipts whose reports are durable
     _measured_s: float = 0.0  # measurement of ``device_s`` in the slot in progress
 
     def accepts_enrolment(self, *, waiting: int) -> bool:
@@ -131,33 +138,49 @@ class SlotLoad:
     def choice_was_read(self, slot: int, *, expected: int) -> None:
         """Begin to count the reports of a slot, of which this process expects ``expected``."""
         self._slot, self._expected = slot, expected
-        self._arrived = self._saved = 0
+        self._arrived, self._saved = set(), set()
 
-    def report_arrived(self, slot: int) -> None:
-        """Count a report that is about to be saved."""
-        self._arrived += slot == self._slot
+    def report_arrived(self, slot: int, receipt: str, *, now: float) -> None:
+        """Count a report that is about to be saved, unless it arrives at the last moment."""
+        last_moment = self.run_schedule.ends(slot) - LAST_MOMENT * self._reports_s
+        if slot == self._slot and now < last_moment:
+            self._arrived.add(receipt)
 
-    def report_was_saved(self, slot: int, *, now: float) -> None:
+    def report_was_refused(self, slot: int, receipt: str, *, now: float) -> None:
+        """Do not count a report that was refused, unless its slot ended while it waited."""
+        if now < self.run_schedule.ends(slot):
+            self._arrived.discard(receipt)
+
+    def report_was_saved(self, slot: int, receipt: str, *, now: float) -> None:
         """Count a report that is durable, and measure ``device_s`` at the median report of a slot.
 
         The median does not depend on the slowest devices.
         """
-        if slot == self._slot:
-            self._saved += 1
-            if self._saved == (self._expected + 1) // 2:
-                after_choice_s = now - self.run_schedule.chooses(slot)
-                self._measured_s = after_choice_s - self._service_s(self._saved)
+        if slot != self._slot or receipt in self._saved:
+            return
+        self._saved.add(receipt)
+        saved = len(self._saved)
+        if saved == (self._expected + 1) // 2:
+            after_choice_s = now - self.run_schedule.chooses(slot)
+            self._measured_s = after_choice_s - self._service_s(saved)
 
     def slot_was_closed(self, slot: int) -> None:
         """Use the measurement of a slot. A rise counts at once, and a fall slowly.
 
         If reports were left that had arrived in time, there was time for no more than were saved.
         """
-        if slot == self._slot and self._arrived > self._saved:
-            reports_s = self.run_schedule.slot_s - self.run_schedule.choose_s
-            self._measured_s = max(self._measured_s, reports_s - self._service_s(self._saved))
-        self.device_s = max(self._measured_s, (1.0 - FALL) * self.device_s)
+        if slot == self._slot and not self._arrived <= self._saved:
+            saved_s = self._service_s(len(self._saved))
+            self._measured_s = max(self._measured_s, self._reports_s - saved_s)
+        device_s = max(self._measured_s, (1.0 - FALL) * self.device_s)
+        self.device_s = min(device_s, (1.0 - SAVING) * self._reports_s)
         self._measured_s = 0.0
+        self._arrived, self._saved = set(), set()
+
+    @property
+    def _reports_s(self) -> float:
+        """The seconds that a slot gives to reports."""
+        return self.run_schedule.slot_s - self.run_schedule.choose_s
 
     def _reports_after(self, slot: int, check_ins: int) -> int:
         """Return how many reports a slot gets at most after so many check-ins."""
