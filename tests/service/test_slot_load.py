@@ -229,6 +229,8 @@ def test_whoever_is_accepted_by_a_slow_coordinator_is_in_time(here) -> None:
         first = next(at for at, answer in enumerate(answers) if answer.status_code == 202)
         again = await it.ask("POST", "/slots/1/check-ins", tokens[first])
         assert (again.status_code, again.json()["receipt"]) == (202, accepted[0])  # also when full
+        stranger = await it.ask("POST", "/slots/1/check-ins", "a" * 43)
+        assert problem(stranger) == (409, "refused")  # as in a slot that has room
         await it.choose(1)
         reported = await asyncio.gather(*(it.report(1, receipt) for receipt in accepted))
         assert {answer.status_code for answer in reported} == {200}

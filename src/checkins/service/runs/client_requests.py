@@ -84,11 +84,11 @@ async def check_in(runner: Runner, live_run: LiveRun, slot: int, token: str) -> 
     if live_run.is_early(slot):
         await _wait_until_slot_begins(live_run, runner, slot)
         clock_jumps.refuse_while_holding(runner.database)
-    token_hash = hashed(token)
+    message = CheckIn(slot, hashed(token))
     if _has_room(live_run, runner, slot):
-        receipt = await live_run.check_ins.submit(CheckIn(slot, token_hash))
+        receipt = await live_run.check_ins.submit(message)
     else:
-        receipt = await _receipt_of_retry(live_run, runner, slot, token_hash)
+        receipt = await _receipt_of_retry(live_run, runner, message)
     live_run.slots_of_receipts[receipt] = slot
     return receipt
 
@@ -106,17 +106,17 @@ def _has_room(live_run: LiveRun, runner: Runner, slot: int) -> bool:
     return live_run.load.accepts_check_in(slot, accepted=accepted, waiting=waiting, now=now)
 
 
-async def _receipt_of_retry(live_run: LiveRun, runner: Runner, slot: int, token_hash: str) -> str:
+async def _receipt_of_retry(live_run: LiveRun, runner: Runner, message: CheckIn) -> str:
     """Return the receipt of a check-in that was accepted earlier.
 
-    Raise ``busy`` if there is none: this slot has no room for the check-in, whose token stays
-    unspent.
+    Raise ``busy`` if the token is unspent: this slot has no room for the check-in, and the token
+    stays unspent.
     """
-    receipt = await live_run.retries.submit(token_hash)
+    receipt = await live_run.retries.submit(message)
     if receipt is None:
         runner.metrics.count_refusal("overload")
         detail = "more clients have checked in to this slot than could report before it ends"
-        ends_in_s = live_run.spec.run_schedule.ends(slot) - runner.database.now()
+        ends_in_s = live_run.spec.run_schedule.ends(message.slot) - runner.database.now()
         raise Problem("busy", detail, retry_after=ends_in_s)
     return receipt
 

@@ -106,10 +106,30 @@ def take_check_ins(
     return answers
 
 
-def find_receipts(database: Database, spec: RunSpec, tokens: Sequence[str]) -> list[str | None]:
-    """Return the receipt of each token that has checked in to the slot in progress, or None."""
-    receipts = database.read(participants.receipts_of, spec.id, sorted(set(tokens)))
-    return [receipts.get(token) for token in tokens]
+def find_receipts(
+    database: Database, spec: RunSpec, messages: Sequence[CheckIn]
+) -> list[str | ProtocolViolation | None]:
+    """Return the receipt of each check-in that was saved earlier, and save nothing.
+
+    Return None for a token that is unspent. Any other token gets the refusal that it gets if the
+    slot has room, because only clients may learn whether it has.
+    """
+    tokens = sorted({message.token for message in messages})
+    with database.read_transaction() as connection:
+        state = run_state.load_state(connection, spec.id)
+        unspent = participants.unspent_tokens(connection, spec.id, tokens)
+        receipts = participants.receipts_of(connection, spec.id, tokens)
+    answers: list[str | ProtocolViolation | None] = []
+    for message in messages:
+        answer: str | ProtocolViolation | None = receipts.get(message.token)
+        if answer is None and message.token not in unspent:
+            event = CheckedIn(message.slot, message.token, receipt="", has_participated=True)
+            try:
+                servers.step(_server(spec, state, receipts_by_token={}), event)
+            except ProtocolViolation as refusal:
+                answer = refusal
+        answers.append(answer)
+    return answers
 
 
 def take_reports(

@@ -39,7 +39,7 @@ class LiveRun:
     enrolments: GroupCommit[EnrolmentRequest, None] = field(kw_only=True)
     check_ins: GroupCommit[CheckIn, str] = field(kw_only=True)
     reports: GroupCommit[Submission, None] = field(kw_only=True)
-    retries: GroupCommit[str, str | None] = field(kw_only=True)
+    retries: GroupCommit[CheckIn, str | None] = field(kw_only=True)
     """Queries for the receipts of tokens; None for a token without a check-in in this slot."""
     load: SlotLoad = field(kw_only=True)
     public_snapshot: RunSnapshot = field(init=False)

@@ -24,7 +24,7 @@ FALL = 0.25
 SAVING = 0.1
 """The part of the time for reports that ``SlotLoad.device_s`` always leaves for saving them."""
 LAST_MOMENT = 0.1
-"""The last part of the time for reports. A report that arrives in it may be too late to be saved."""
+"""The last part of the time for reports, in which a report may arrive too late to be saved."""
 
 
 @dataclass(slots=True)
@@ -93,7 +93,7 @@ class SlotLoad:
     so that an old measurement is replaced.
 
     Clients decide when they report, so ``device_s`` has a limit: otherwise one slow client that is
-    the first in each slot could keep out all others. A report counts once, and not if it is refused.
+    the first in each slot could keep out all others. A report counts once, unless it is refused.
     """
 
     rules: Rules
