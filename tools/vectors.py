@@ -457,7 +457,18 @@ def odometers() -> Vectors:
                 "mixed": len({charge.adjacency for charge in charges}) > 1,
             }
         )
-    for bad in ({"schema": 2, "charges": []}, {"charges": []}, {"schema": 1, "charges": [{}]}):
+    charge = json.loads(Odometer((Charge("a", add, 1.0, 1e-6, 1, "0" * 64),)).to_bytes())[
+        "charges"
+    ][0]
+    damaged = [
+        {},
+        *({**charge, **wrong} for wrong in ({"epsilon": "1"}, {"epsilon": -1.0}, {"delta": None})),
+    ]
+    for bad in (
+        {"schema": 2, "charges": []},
+        {"charges": []},
+        *({"schema": 1, "charges": [each]} for each in damaged),
+    ):
         found.append({"stored": bad, "total": None, "mixed": False})
     return found
 

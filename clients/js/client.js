@@ -1027,10 +1027,17 @@ export const parseView = async (body) => {
   if (!isConsistent) throw new CampaignRefused("the view does not agree with the sealed text");
   const isSmall = view.dimension >= 1 && view.dimension <= MOST_NUMBERS && Object.values(view.shapes).every((shape) => shape.every((length) => length >= 1));
   if (!isSmall) throw new CampaignRefused(`the tensors must hold 1 to ${MOST_NUMBERS} numbers`);
+  // Objects of JavaScript have keys such as "2" before all others, in ascending order.
+  const names = Object.keys(view.shapes);
+  const isInOrder = fields.tensors.length === names.length && names.every((name, i) => name === String(fields.tensors[i].name));
+  if (!isInOrder) throw new CampaignRefused("this device cannot keep the order of tensors with these names");
   return view;
 };
 
 // ------------------------------------------------------------------------------------------- odometer
+
+/** @param {unknown} value a text or a list may also be compared with 0 */
+const isAmount = (value) => typeof value === "number" && value >= 0;
 
 /**
  * An upper bound on the privacy loss of all participations of this device
@@ -1049,7 +1056,7 @@ export class Odometer {
       const { schema, charges } = JSON.parse(text);
       if (schema !== 1) throw new TypeError("the odometer has another schema");
       for (const charge of charges) {
-        const isValid = (charge.epsilon === null || charge.epsilon >= 0) && charge.delta >= 0 && Array.isArray(charge.runs)
+        const isValid = (charge.epsilon === null || isAmount(charge.epsilon)) && isAmount(charge.delta) && Array.isArray(charge.runs)
           && ["add-remove", "replace-one"].includes(charge.adjacency) && typeof charge.head === "string" && typeof charge.population === "string";
         if (!isValid) throw new TypeError("a charge is damaged");
       }
@@ -1135,8 +1142,8 @@ export class IndexedDbStore {
         const transaction = database.transaction("states", mode, { durability: "strict" });
         const request = work(transaction.objectStore("states"));
         transaction.oncomplete = () => resolve(request.result);
-        transaction.onabort = () => reject(transaction.error);
-        transaction.onerror = () => reject(transaction.error);
+        // The error is null if the browser itself ends the transaction, as when storage is cleared.
+        transaction.onabort = () => reject(transaction.error ?? new InvalidState("the browser has closed the storage of this device"));
       });
     } finally {
       database.close();

@@ -12,7 +12,7 @@ import pytest
 
 from tests.service.test_page import CONTRAST
 from tests.support.accessibility import barriers
-from tests.support.browser import Visit, every_look, overflow, text, watching
+from tests.support.browser import Visit, every_look, overflow, text, wait_for_text, watching
 from tests.support.campaigns import EVERYONE, campaign_text, long_campaign
 from tests.support.coordinator import Coordinator, serving
 
@@ -158,3 +158,25 @@ def test_a_campaign_on_data_of_its_devices_is_not_joined(tmp_path: Path, browser
         seen.page.goto(f"{it.url}/")
         seen.page.wait_for_selector("#join-how:not([hidden])")
         assert not seen.page.is_visible("#join-browser")
+
+
+def test_a_device_leaves_with_the_button_and_not_with_a_link(
+    tmp_path: Path, browser: Browser
+) -> None:
+    given = {**EVERYONE, "data": "patients", "slots": 2, "epsilon": 900.0}
+    written = campaign_text(**{**given, "name": "demo", "slot_s": 900.0, "choose_s": 600.0})
+    with (
+        serving(tmp_path, written, start="+600") as it,
+        watching(browser, f"{it.url}/take-part#leave") as seen,
+    ):
+        page = seen.page
+        page.click("#join")
+        wait_for_text(page, "steps", "It drew its slot")
+        page.goto(f"{it.url}/")
+        page.goto(f"{it.url}/take-part#leave")
+        wait_for_text(page, "steps", "It went on where it was")
+        page.click("#withdraw")
+        wait_for_text(page, "now", "has left")
+        assert page.evaluate(STORED)[it.campaign]["ended"] == "WITHDRAWN"
+        page.reload()
+        wait_for_text(page, "now", "has left")

@@ -10,7 +10,7 @@ const MODELS = ["logistic", "softmax"];
 const STORE = new IndexedDbStore();
 const RECORD = "record";
 const TICK_MS = 500;
-const LEAVE = "#leave";
+const LEAVE = "leave"; // kept in the tab: a link to this page must not make a device leave
 
 // The measures of the public data set "patients", with their public ranges.
 const PATIENT = [
@@ -207,12 +207,12 @@ const main = async () => {
   const device = deviceFor(run, view, record);
   byId("join").addEventListener("click", () => takePart(device));
   byId("withdraw").addEventListener("click", () => {
-    location.hash = LEAVE; // after the reload, nothing runs that holds the lock of the device
-    location.reload();
+    sessionStorage.setItem(LEAVE, run);
+    location.reload(); // afterwards, nothing runs that holds the lock of the device
   });
-  if (location.hash === LEAVE) {
-    history.replaceState(null, "", location.pathname);
+  if (sessionStorage.getItem(LEAVE) === run) {
     await device.withdraw();
+    sessionStorage.removeItem(LEAVE);
   }
   const stored = await device.stored();
   if (stored === "WITHDRAWN") {
