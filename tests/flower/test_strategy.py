@@ -168,6 +168,30 @@ def test_a_process_that_is_killed_costs_its_slot_and_nobody_takes_part_twice(
     assert strategy.certificate.epsilon == Spending(campaign).after(4).epsilon
 
 
+@pytest.mark.parametrize("content", [None, b"", b"{}", b'{"schema": 1, "run": "x-1", "keys": []}'])
+def test_a_run_is_not_continued_without_its_used_keys(
+    tmp_path: Path, content: bytes | None
+) -> None:
+    def kill(grid: FakeGrid) -> None:
+        raise Killed
+
+    with pytest.raises(Killed):
+        run(tmp_path, {in_slot(1): joining(1), START_S + SLOT_S + 7.0: kill})
+    (tmp_path / USED_KEYS_NAME).unlink()
+    if content is not None:
+        (tmp_path / USED_KEYS_NAME).write_bytes(content)
+    with pytest.raises(InvalidValue, match="without them"):
+        run(tmp_path, {in_slot(2): joining(1)})
+
+
+def test_keys_that_a_kill_at_the_end_has_left_are_erased(tmp_path: Path) -> None:
+    run(tmp_path, {in_slot(1): joining(1)})
+    (tmp_path / USED_KEYS_NAME).write_bytes(b"left")
+    with pytest.raises(InvalidValue, match="is over"):
+        run(tmp_path, {})
+    assert [path.name for path in tmp_path.iterdir()] == ["ledger.jsonl"]
+
+
 def test_a_run_with_correlated_noise_is_not_continued_without_its_secret_sums(
     tmp_path: Path,
 ) -> None:

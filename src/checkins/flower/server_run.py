@@ -228,9 +228,7 @@ class ServerRun:
 
     def _save_used_keys(self, new: Iterable[str]) -> None:
         self.used_keys.update(new)
-        content = {"schema": SCHEMA, "run": self.id, "keys": sorted(self.used_keys)}
-        path = self.folder / USED_KEYS_NAME
-        durable_file.replace_content(path, json.dumps(content).encode() + b"\n", mode=0o600)
+        _save_used_keys(self.folder, self.id, self.used_keys)
 
 
 def with_differences(certified: Certificate) -> Certificate:
@@ -257,6 +255,8 @@ def open_run(
     with LedgerFile(folder / "ledger.jsonl") as file:
         running = file.ledger.running
         if running is None:
+            # A process that was killed at its end has left the keys of a run that is over.
+            (folder / USED_KEYS_NAME).unlink(missing_ok=True)
             affordable = _open_in_ledger(campaign, model, file, now_s=now_s, simulated=simulated)
             server = server_of(campaign, model, affordable=affordable)
             used_keys: set[str] = set()
@@ -302,6 +302,8 @@ def _open_in_ledger(
         first = f"the epsilon of the first slot is {spending.epsilon_after(1):.4g}"
         expected = f"allows no slot of this campaign: {first}"
         raise InvalidValue("epsilon", campaign.budget.epsilon, expected)
+    # First, so that a run in the ledger without this file is known to have lost it.
+    _save_used_keys(file.path.parent, wire.run_id(campaign.seal, 1), ())
     file.append(ledger.opening(campaign, model=model, simulated=simulated))
     return affordable
 
@@ -336,11 +338,19 @@ def _continued(campaign: Campaign, model: NDArray[np.float64], file: LedgerFile)
     return replace(server, learner=learner, closed=len(entries), phase=phase)
 
 
+def _save_used_keys(folder: Path, run: str, used_keys: Iterable[str]) -> None:
+    content = {"schema": SCHEMA, "run": run, "keys": sorted(used_keys)}
+    path = folder / USED_KEYS_NAME
+    durable_file.replace_content(path, json.dumps(content).encode() + b"\n", mode=0o600)
+
+
 def _load_used_keys(path: Path, run: str) -> set[str]:
-    """Return the saved keys. A file of an earlier run of the folder is ignored."""
-    if not path.exists():
-        return set()
-    content = json.loads(path.read_bytes())
-    if content.get("schema") != SCHEMA:
-        raise InvalidValue("state", str(path), "has another schema")
-    return set(content["keys"]) if content["run"] == run else set()
+    """Return the saved keys of a run that is continued; raise InvalidValue if they are lost."""
+    try:
+        content = json.loads(path.read_bytes())
+        if (content["schema"], content["run"]) != (SCHEMA, run):
+            raise ValueError("other schema or run")
+        return {str(key) for key in content["keys"]}
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        expected = "must have the keys that took part in this run: without them, it cannot continue"
+        raise InvalidValue("state", str(path), expected) from error
