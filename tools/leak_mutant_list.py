@@ -117,6 +117,7 @@ _NO_LEAK_BY_REASON: dict[str, tuple[str, ...]] = {
         "refused-retry",
         "no-time-for-reports",
         "no-time-for-devices",
+        "slow-clients-keep-out-others",
         "connections-unshared",
         "hostile-file-parsed",
         "honest-report-refused",
