@@ -104,6 +104,36 @@ def test_a_node_is_online_from_its_slot_to_the_end_of_the_slot(tmp_path: Path) -
     assert len(slots) > 1  # but for one in 4 million runs
 
 
+@dataclass
+class SetBackClock(GridClock):
+    """A clock that is ``back_s`` seconds behind what it was."""
+
+    back_s: float = 0.0
+
+    def now(self) -> float:
+        return self.now_s - self.back_s
+
+    def sleep_until(self, moment_s: float) -> None:
+        self.now_s += max(0.0, moment_s - self.now())
+
+
+def test_a_node_is_not_online_longer_if_the_clock_is_set_back(tmp_path: Path) -> None:
+    clock = SetBackClock()
+
+    class NodeOfAnotherTime(FakeNode):
+        def start(self) -> FakeProcess:
+            process = super().start()
+            clock.back_s = 3600.0
+            return process
+
+    node = NodeOfAnotherTime(clock)
+    gate_of_node = gate(tmp_path, node)
+    gate_of_node.monotonic = lambda: clock.now_s
+    assert gate_of_node.run() is NodeOutcome.ONLINE
+    ((start_s, end_s),) = node.online
+    assert end_s + clock.back_s - start_s < SLOT_S + 3.0
+
+
 def test_a_node_whose_coin_decides_against_it_stays_dark(tmp_path: Path) -> None:
     node = FakeNode(GridClock())
     assert gate(tmp_path, node, ABSENT).run() is NodeOutcome.ABSTAINED

@@ -15,7 +15,8 @@ import hashlib
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
@@ -106,7 +107,8 @@ class Gate:
     """The gate of one node in one campaign. ``run`` takes part, or continues after a crash.
 
     ``fingerprint`` is that of the node's key. The folder ``state`` is the memory of the gate: it
-    belongs to one key in each campaign, and a second gate on it is refused.
+    belongs to one key in each campaign, and a second gate on it is refused. ``monotonic`` is a
+    clock in seconds that nobody can set.
     """
 
     campaign: Campaign
@@ -115,6 +117,7 @@ class Gate:
     state: Path
     clock: Clock = field(default_factory=SystemClock)
     randomness: DeviceRandomness = OS_RANDOMNESS
+    monotonic: Callable[[], float] = time.monotonic
     _saved: SavedState = field(init=False)
     _file: StateFile = field(init=False)
 
@@ -207,10 +210,14 @@ class Gate:
         self.clock.sleep_until(schedule.ends(slot))
 
     def _run_node(self, *, until_s: float) -> bool:
-        """Run the node until a moment, and end it. Return False if it ended before."""
+        """Run the node until a moment, and end it. Return False if it ended before.
+
+        If the clock is set back meanwhile, the node is not online longer than it would have been.
+        """
+        last = self.monotonic() + until_s - self.clock.now() + CLOCK_POLL_S
         with self.node.start() as process:
             try:
-                while self.clock.now() < until_s:
+                while self.clock.now() < until_s and self.monotonic() < last:
                     with suppress(subprocess.TimeoutExpired):
                         process.wait(timeout=CLOCK_POLL_S)
                         return False
