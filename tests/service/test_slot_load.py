@@ -168,6 +168,28 @@ def test_slow_clients_that_come_first_do_not_keep_out_all_others(load) -> None:
     assert room > 0.09 * (SLOT_S - CHOOSE_S) / 0.001
 
 
+def test_a_store_that_stood_still_once_does_not_limit_slots_for_long(load) -> None:
+    begins = load.run_schedule.begins
+    for times in (load.check_ins, load.reports):
+        times.record(3, 600.0)
+    room = []
+    for slot in range(1, 9):
+        room.append(min(100, check_ins_until_full(load, slot, now=begins(slot))))
+        for times in (load.check_ins, load.reports):
+            times.record(1, 0.01)
+        play_reports(load, slot, [0.1] * room[-1])
+    assert room == [1, 2, 4, 8, 16, 32, 64, 100]
+
+
+def test_a_slow_store_does_not_get_more_than_it_can_save(load) -> None:
+    for size in (1, 10, 100):
+        load.check_ins.record(size, 0.1 * size)
+    begins = load.run_schedule.begins
+    for slot in (1, 2, 3, 4):
+        assert check_ins_until_full(load, slot, now=begins(slot)) == 40
+        play_reports(load, slot, [0.1 * number for number in range(1, 41)])
+
+
 def test_check_ins_that_send_no_report_are_not_limited(migrated_file: Path, tmp_path: Path) -> None:
     house = House(f"sqlite:///{tmp_path}/store.db", tmp_path)
     warming_up = campaign(**{**SLIDING, **SLOW}, population_id="a")

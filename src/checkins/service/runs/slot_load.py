@@ -107,6 +107,9 @@ class SlotLoad:
     _arrived: set[str] = field(default_factory=set)  # receipts whose reports came in time
     _saved: set[str] = field(default_factory=set)  # receipts whose reports are durable
     _measured_s: float = 0.0  # measurement of ``device_s`` in the slot in progress
+    _last_saved_s: float = 0.0  # time from the choice until the last report was durable
+    _has_refused: bool = False  # whether a check-in was refused since the last slot was closed
+    _proven: int = 1  # number of check-ins that are accepted whatever was measured
 
     def accepts_enrolment(self, *, waiting: int) -> bool:
         """Return whether one more enrolment may wait, beside ``waiting`` others.
@@ -124,20 +127,23 @@ class SlotLoad:
         ``accepted`` check-ins of the slot are durable, and ``waiting`` ones are not yet. The new
         check-in must be durable before the choice, and all reports before the end of the slot.
         """
-        if accepted + waiting == 0:
+        if accepted + waiting < self._proven:
             return True
         chooses_at = self.run_schedule.chooses(slot)
-        if now < chooses_at < now + self.check_ins.seconds_for(waiting + 1):
-            return False
-        reports = self._reports_after(slot, accepted + waiting + 1)
-        if reports == 0:
-            return True
-        remaining_s = self.run_schedule.ends(slot) - max(now, chooses_at)
-        return self.device_s + self._service_s(reports) <= remaining_s
+        is_late = now < chooses_at < now + self.check_ins.seconds_for(waiting + 1)
+        if not is_late:
+            reports = self._reports_after(slot, accepted + waiting + 1)
+            if reports == 0:
+                return True
+            remaining_s = self.run_schedule.ends(slot) - max(now, chooses_at)
+            if self.device_s + self._service_s(reports) <= remaining_s:
+                return True
+        self._has_refused = True
+        return False
 
     def choice_was_read(self, slot: int, *, expected: int) -> None:
         """Begin to count the reports of a slot, of which this process expects ``expected``."""
-        self._slot, self._expected = slot, expected
+        self._slot, self._expected, self._last_saved_s = slot, expected, 0.0
         self._arrived, self._saved = set(), set()
 
     def report_arrived(self, slot: int, receipt: str, *, now: float) -> None:
@@ -159,17 +165,23 @@ class SlotLoad:
         if slot != self._slot or receipt in self._saved:
             return
         self._saved.add(receipt)
-        saved = len(self._saved)
+        saved, self._last_saved_s = len(self._saved), now - self.run_schedule.chooses(slot)
         if saved == (self._expected + 1) // 2:
-            after_choice_s = now - self.run_schedule.chooses(slot)
-            self._measured_s = after_choice_s - self._service_s(saved)
+            self._measured_s = self._last_saved_s - self._service_s(saved)
 
     def slot_was_closed(self, slot: int) -> None:
         """Use the measurement of a slot. A rise counts at once, and a fall slowly.
 
         If reports were left that had arrived in time, there was time for no more than were saved.
+        If check-ins were refused, and half of the time for reports was enough for those that were
+        accepted, the next slot accepts twice as many: one period in which the store stood still
+        may be measured as if each message took long, and few messages do not show the opposite.
         """
-        if slot == self._slot and not self._arrived <= self._saved:
+        is_served = slot == self._slot and self._arrived <= self._saved
+        has_time_left = is_served and self._last_saved_s <= 0.5 * self._reports_s
+        self._proven = max(1, 2 * len(self._saved) if self._has_refused and has_time_left else 1)
+        self._has_refused = False
+        if slot == self._slot and not is_served:
             saved_s = self._service_s(len(self._saved))
             self._measured_s = max(self._measured_s, self._reports_s - saved_s)
         device_s = max(self._measured_s, (1.0 - FALL) * self.device_s)
