@@ -65,6 +65,17 @@ def test_later_measurements_count_more() -> None:
     assert times.seconds_for(1) < 0.02
 
 
+def test_enrolments_go_on_after_a_store_that_stood_still(load) -> None:
+    load.enrolments.record(3, 600.0)
+    waiting = 0
+    for _ in range(8):
+        while waiting < 100 and load.accepts_enrolment(waiting=waiting):
+            waiting += 1
+        load.enrolments.record(waiting, 0.01 * waiting)
+        waiting = 0
+    assert load.accepts_enrolment(waiting=100)
+
+
 def check_ins_until_full(load: SlotLoad, slot: int, *, now: float) -> int:
     """Return how many check-ins are accepted if each is durable at once."""
     accepted = 0
@@ -157,6 +168,13 @@ def test_a_report_of_the_last_moment_is_no_sign_of_overload(load) -> None:
     load.report_arrived(1, "receipt", now=load.run_schedule.ends(1) - 0.01)
     load.slot_was_closed(1)
     assert load.device_s == 0.0
+
+
+def test_reports_of_which_none_was_saved_are_all_left(load) -> None:
+    load.choice_was_read(1, expected=9)
+    load.report_arrived(1, "receipt", now=load.run_schedule.chooses(1))
+    load.slot_was_closed(1)  # although nothing was measured yet
+    assert load.device_s == pytest.approx(0.9 * (SLOT_S - CHOOSE_S))
 
 
 def test_slow_clients_that_come_first_do_not_keep_out_all_others(load) -> None:

@@ -50,9 +50,12 @@ class SavingTimes:
     _count_variance: float = 0.0
     _duration_variance: float = 0.0
     _covariance: float = 0.0
+    _last_count: int = 0  # the latest period
+    _last_s: float = 0.0
 
     def record(self, count: int, seconds: float) -> None:
         """Add a period: the number of its messages, and its duration."""
+        self._last_count, self._last_s = count, seconds
         self._weight = MEMORY * self._weight + 1.0
         share = 1.0 / self._weight
         count_step, duration_step = count - self._count, seconds - self._duration
@@ -79,8 +82,16 @@ class SavingTimes:
         return max(0.0, self._duration - self.message_s * self._count)
 
     def seconds_for(self, count: int) -> float:
-        """Return the seconds in which ``count`` messages that come together are saved."""
-        return self.fixed_s + count * self.message_s
+        """Return the seconds in which ``count`` messages that come together are saved.
+
+        The line may have the slope of one old period in which the store stood still, as long as all
+        later periods are equally short. So the latest period bounds the time of up to twice as many
+        messages.
+        """
+        fitted_s = self.fixed_s + count * self.message_s
+        if self._last_count == 0 or count > 2 * self._last_count:
+            return fitted_s
+        return min(fitted_s, self._last_s * max(1.0, count / self._last_count))
 
 
 @dataclass(slots=True)
