@@ -5,9 +5,9 @@ app receives them as an ``ArrayRecord`` of float32 arrays with the same names, a
 arrays after its training. The update is received − returned: the server of a campaign subtracts
 updates, so with rate 1 the model moves by the mean of returned − received, as in FedAvg.
 
-Arrays of floats of any precision are parameters. Arrays of integers or booleans count something, as
-``num_batches_tracked`` of batch normalization does, and are not trained: a count would use up the
-clipping norm. Their update is zero.
+Arrays of floats of any precision are parameters. Arrays of integers or booleans are not trained, so
+their update is zero. They hold counts, such as ``num_batches_tracked`` of batch normalization, and
+the change of a count could be so large that clipping would remove most of the update.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def arrays_of(model: Vector, shapes: Shapes) -> ArrayRecord:
 
 
 def has_client_fn(app: ClientApp) -> bool:
-    """Return whether a ``ClientApp`` was made with a ``client_fn``, which has a legacy format."""
+    """Return whether a ``ClientApp`` has a ``client_fn`` and so expects legacy records."""
     try:
         app.train()  # returns a decorator, and registers nothing
     except ValueError:

@@ -21,10 +21,11 @@ from checkins.service.store.run_state import RunSpec
 
 
 def add_reports_in_batches(connection: Connection, spec: RunSpec, slot: Slot) -> Slot:
-    """Return the slot with all reports added, and all dummy reports except the last batch.
+    """Return the slot with all reports added, and dummies until at most one batch is missing.
 
-    The server draws a dummy report for each report that was not durable in time (invariant 6).
-    Only one batch of reports is in memory at a time (``memory_limits.needed_bytes``).
+    A dummy report replaces each report that was not durable in time (invariant 6). The caller draws
+    the last batch of dummies when it closes the slot. Only one batch of reports is in memory at a
+    time (``memory_limits.needed_bytes``).
     """
     batch_size = reports_per_batch(spec.dimension)
     rows = participants.chosen_reports(connection, spec.id, batch_size=batch_size)
@@ -36,7 +37,7 @@ def add_reports_in_batches(connection: Connection, spec: RunSpec, slot: Slot) ->
 
 
 def decode_report(content: bytes, spec: RunSpec) -> Report:
-    """Return a report from its bytes in the store, integers in units of the campaign's grid."""
+    """Return a report from its bytes in the store: 32-bit integers in steps of the grid."""
     units: Any = np.frombuffer(content, dtype="<i4").astype(np.int32, copy=False)
     return Report.from_device(DeviceReport(units, spec.sampler.grid))
 

@@ -81,7 +81,7 @@ class EpsilonProcesses:
         self._running = [process for process in self._running if process.poll() is None]
 
     def stop(self) -> None:
-        """End all processes. After the next start, the missing epsilons are computed."""
+        """End all processes. The missing epsilons are computed after the service starts again."""
         for process in self._running:
             process.terminate()
         for process in self._running:
