@@ -1489,7 +1489,7 @@ class SlotOver extends Error {}
 /** Refuses an address without encryption on another machine. @param {string} url @param {boolean} plainHttp */
 const checkUrl = (url, plainHttp) => {
   const { protocol, hostname } = new URL(url);
-  const isLocal = hostname === "localhost" || hostname === "[::1]" || hostname.startsWith("127.");
+  const isLocal = hostname === "localhost" || hostname === "[::1]" || /^127(\.\d+){3}$/.test(hostname);
   if (protocol === "https:" || (protocol === "http:" && (isLocal || plainHttp))) return;
   throw new CampaignRefused(`${url} is not encrypted, so anyone on the network path can read and change what is sent`);
 };

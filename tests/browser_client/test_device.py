@@ -236,7 +236,11 @@ def test_a_campaign_beyond_the_limit_is_refused_before_enrolment(world: World) -
 
 @pytest.mark.parametrize(
     ("options", "why"),
-    [({"seal": "sha256:" + "0" * 64}, "seal"), ({"url": "http://192.0.2.1"}, "not encrypted")],
+    [
+        ({"seal": "sha256:" + "0" * 64}, "seal"),
+        ({"url": "http://192.0.2.1"}, "not encrypted"),
+        ({"url": "http://127.0.0.1.example.com"}, "not encrypted"),
+    ],
 )
 def test_what_the_owner_does_not_accept_is_refused(
     world: World, options: dict[str, str], why: str

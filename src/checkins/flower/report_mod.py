@@ -2,7 +2,8 @@
 
 A mod is part of the app, so whoever submits the app decides about it. It protects against what a
 SuperLink stores, and against a server that reads more than it should. It does not protect against
-an app that does not use it.
+an app that does not use it, nor against a server that asks a node more than once in its slot: each
+reply is a report with noise of its own. The strategy of this package asks once.
 """
 
 from __future__ import annotations
