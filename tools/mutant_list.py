@@ -26,7 +26,7 @@ MEMORY = "tests/service/test_memory_limits.py"
 CONNECTIONS = "tests/service/test_connection_limits.py"
 CAMPAIGN_FILE = "tests/campaign/test_file.py"
 POPULATION = "tests/service/test_population.py"
-SLOT_LOAD = "tests/service/test_slot_load.py"
+LOAD_SHEDDING = "tests/service/test_load_shedding.py"
 
 ASSUMPTIONS = "tests/accounting/test_assumptions.py"
 NAMED = "tests/accounting/test_named.py"
@@ -672,7 +672,7 @@ MUTANTS = (
                 '        raise Problem("busy")\n',
             ),
         ),
-        (f"{SLOT_LOAD}::test_whoever_is_accepted_by_a_slow_coordinator_is_in_time",),
+        (f"{LOAD_SHEDDING}::test_whoever_is_accepted_by_a_slow_coordinator_is_in_time",),
     ),
     Mutant(
         "refused-retry",
@@ -684,43 +684,43 @@ MUTANTS = (
                 "    receipt = None\n",
             ),
         ),
-        (f"{SLOT_LOAD}::test_whoever_is_accepted_by_a_slow_coordinator_is_in_time",),
+        (f"{LOAD_SHEDDING}::test_whoever_is_accepted_by_a_slow_coordinator_is_in_time",),
     ),
     Mutant(
         "no-time-for-reports",
         "check-ins are accepted without regard to the time that their reports take",
         (
             Change(
-                "service/runs/slot_load.py",
+                "service/runs/load_shedding.py",
                 "return self.device_s + self._service_s(reports) <= remaining_s",
                 "return True",
             ),
         ),
-        (f"{SLOT_LOAD}::test_whoever_is_accepted_by_a_slow_coordinator_is_in_time",),
+        (f"{LOAD_SHEDDING}::test_whoever_is_accepted_by_a_slow_coordinator_is_in_time",),
     ),
     Mutant(
         "no-time-for-devices",
         "the time that devices need after the choice is not left to them",
         (
             Change(
-                "service/runs/slot_load.py",
+                "service/runs/load_shedding.py",
                 "        self.device_s = min(device_s, (1.0 - SAVING) * self._reports_s)\n",
                 "",
             ),
         ),
-        (f"{SLOT_LOAD}::test_the_time_of_devices_is_left_to_them_and_stragglers_do_not_count",),
+        (f"{LOAD_SHEDDING}::test_the_time_of_devices_is_left_to_them_and_stragglers_do_not_count",),
     ),
     Mutant(
         "slow-clients-keep-out-others",
         "clients that report late make the coordinator refuse all but one check-in of each slot",
         (
             Change(
-                "service/runs/slot_load.py",
+                "service/runs/load_shedding.py",
                 "min(device_s, (1.0 - SAVING) * self._reports_s)",
                 "device_s",
             ),
         ),
-        (f"{SLOT_LOAD}::test_slow_clients_that_come_first_do_not_keep_out_all_others",),
+        (f"{LOAD_SHEDDING}::test_slow_clients_that_come_first_do_not_keep_out_all_others",),
     ),
     Mutant(
         "room-for-strangers",

@@ -44,7 +44,7 @@ from checkins.randomizers import DeviceReport
 from checkins.service.authentication import hashed
 from checkins.service.runs import intake, slot_transitions
 from checkins.service.runs.live_run import LiveRun
-from checkins.service.runs.slot_load import SlotLoad
+from checkins.service.runs.load_shedding import SlotLoad
 from checkins.service.store import participants
 from checkins.service.store.run_state import RunSpec
 from tests.support.campaigns import (

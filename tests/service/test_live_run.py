@@ -12,7 +12,7 @@ import pytest
 from checkins.service.runs import slot_transitions
 from checkins.service.runs.cached_responses import cached_view
 from checkins.service.runs.live_run import LiveRun
-from checkins.service.runs.slot_load import SlotLoad
+from checkins.service.runs.load_shedding import SlotLoad
 from checkins.service.store import run_state
 from checkins.service.workers.epsilon_process import compute_epsilons, slot_counts
 from tests.support.campaigns import campaign

@@ -19,7 +19,7 @@ from checkins.protocol.wire import OutcomeName, RunStatus, Spent
 from checkins.service.http.problems import Problem
 from checkins.service.runs.group_commit import GroupCommit
 from checkins.service.runs.intake import CheckIn, EnrolmentRequest, Submission
-from checkins.service.runs.slot_load import SlotLoad
+from checkins.service.runs.load_shedding import SlotLoad
 from checkins.service.runs.slot_transitions import SlotChoice
 from checkins.service.store.run_state import Curve, Epsilons, RunSnapshot, RunSpec
 

@@ -25,9 +25,9 @@ from checkins.service.runs import clock_jumps, intake, learning_curve, opening, 
 from checkins.service.runs.clock_jumps import ClockJumpReporter
 from checkins.service.runs.group_commit import GroupCommit
 from checkins.service.runs.live_run import LiveRun
+from checkins.service.runs.load_shedding import SavingTimes, SlotLoad
 from checkins.service.runs.memory_limits import MAX_RECEIVED_BYTES, MemoryBudget, reports_per_batch
 from checkins.service.runs.opening import OpeningQueue
-from checkins.service.runs.slot_load import SavingTimes, SlotLoad
 from checkins.service.settings import Settings
 from checkins.service.store import metadata, run_state
 from checkins.service.store.database import (

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from checkins.campaign import Campaign
-from checkins.service.runs.slot_load import SavingTimes, SlotLoad
+from checkins.service.runs.load_shedding import SavingTimes, SlotLoad
 from checkins.service.store import schema
 from tests.support.campaigns import EVERYONE, SLIDING, campaign
 from tests.support.in_process import Living, Scenario, play, problem
