@@ -32,7 +32,7 @@
  * @typedef {{ status: number, body: Uint8Array, sentS: number, receivedS: number, retryAfterS: number }} Response
  * @typedef {{ fetch: typeof fetch, monotonicS(): number, calendarS(): number, sleep(seconds: number): Promise<unknown>, source: ByteSource }} Platform
  *   The effects of a device. Tests replace them.
- * @typedef {{ url: string, run: string, trainer: Trainer, store?: Store, key?: string, seal?: string, mostEpsilon?: number, accept?: (campaign: Campaign) => void, onEvent?: (event: Record<string, unknown>) => unknown, retryTimeoutS?: number, plainHttp?: boolean, platform?: Platform }} Options
+ * @typedef {{ url: string, run: string, trainer: Trainer, store?: Store, key?: string, seal?: string, mostEpsilon?: number, accept?: (campaign: Campaign) => unknown, onEvent?: (event: Record<string, unknown>) => unknown, retryTimeoutS?: number, plainHttp?: boolean, platform?: Platform }} Options
  */
 
 // ---------------------------------------------------------------------------------------------- errors
@@ -1587,7 +1587,7 @@ export class Device {
     await this.fetchView();
     const { campaign } = this.view;
     if (this.seal !== undefined && campaign.seal !== this.seal) throw new CampaignRefused(`the seal ${campaign.seal} must be ${this.seal}`);
-    this.accept?.(campaign);
+    await this.accept?.(campaign);
     const hasDrawn = this.saved.phase !== undefined;
     if (this.view.isOver && !hasDrawn) throw new CampaignRefused(`the run is over: it has ${this.view.status}`);
     const sameLedger = await this.headsInLedger();

@@ -256,6 +256,12 @@ def test_what_the_owner_does_not_accept_is_refused(
     assert world.paths("POST") == []
 
 
+def test_a_device_waits_for_what_its_owner_decides(world: World) -> None:
+    happened = world.live(slot=1, declines=True)
+    assert (happened["error"], happened["message"]) == ("CampaignRefused", "declined")
+    assert (world.paths("POST"), world.disk()) == ([], {})
+
+
 def test_a_monotonic_clock_that_stands_still_in_sleep_is_noticed(world: World) -> None:
     """The computer sleeps for 20 of the 60 seconds until the slot of the device."""
     happened = world.live(slot=4, suspendedS=20.0)

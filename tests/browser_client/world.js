@@ -33,7 +33,7 @@ export const write = (key, text) => disk.set(key, text);
 
 // Lets the device live until it ends, fails, or crashes at the step crashAt. A step is before or after a
 // message or a write.
-export const live = async ({ run, slot, crashAt = Infinity, fails = false, suspendedS = 0, withdraws = false, options = {} }) => {
+export const live = async ({ run, slot, crashAt = Infinity, fails = false, suspendedS = 0, withdraws = false, declines = false, options = {} }) => {
   const told = [];
   let steps = 0;
   let trained = 0;
@@ -81,7 +81,10 @@ export const live = async ({ run, slot, crashAt = Infinity, fails = false, suspe
     if (fails) throw new RangeError("no rows");
     return { weights: model.weights.map((x) => x + 0.1), bias: model.bias.map((x) => x + 0.1) };
   };
-  const device = new client.Device({ url: "http://127.0.0.1", run, trainer, store, platform, onEvent: (event) => told.push(event), ...options });
+  const accept = async () => {
+    if (declines) throw new client.CampaignRefused("declined");
+  };
+  const device = new client.Device({ url: "http://127.0.0.1", run, trainer, store, platform, onEvent: (event) => told.push(event), accept, ...options });
   const end = { told, outcome: null, error: null, message: null };
   try {
     end.outcome = await Promise.race([withdraws ? device.withdraw() : device.run(), death]);
