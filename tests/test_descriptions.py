@@ -22,7 +22,7 @@ MODULES = (
     *(design, noise_strategy, random_allocation, model, randomizer_config, task, rules),
     *(grid, randomizer),
 )
-RESULTS = {design.NamedRandomizer, rules.Rules}
+RESULTS = {design.NamedRandomizer, rules.Rules, rules.RunSchedule}
 """What is computed, or only a base class, and not described."""
 
 DESCRIPTIONS: dict[type, SearchStrategy[object]] = {

@@ -258,7 +258,7 @@ def test_a_certificate_is_read_with_what_each_attacker_can_learn(opened: Visit) 
         ("no bound", {"epsilon": None}, "No bound on ε was proven"),
         ("no server", {"against_server": None}, "Not stated. The guarantee assumes"),
         ("a large epsilon", {"epsilon": 900.0}, "may be sure"),
-        ("no alternatives", {"alternatives": []}, "states no ε for an attacker who knows the slot"),
+        ("no alternatives", {"alternatives": []}, "states no ε for an attacker who knows this"),
     ],
 )
 def test_other_certificates_are_read_as_they_are(

@@ -61,7 +61,7 @@ METHODS = {
     "filter-gaussian": "a Gaussian filter: campaigns may be chosen after earlier releases",
     "filter-renyi": "a Renyi filter: campaigns may be chosen after earlier releases",
     "paper": "the paper's theorem for the protocol",
-    "no-amplification": "the bound against an adversary who knows the client's slot",
+    "no-amplification": "the bound against an adversary who knows the slot that a client draws",
     "poisson": "Poisson subsampling, as DP-SGD libraries assume",
     "shuffling-best": "shuffling, by the exact accountant",
     "shuffling-paper": "shuffling, by the paper's theorem",

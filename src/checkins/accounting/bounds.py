@@ -273,6 +273,8 @@ def _paper_and_known_slot_bounds(mechanism: Campaigns, delta: float) -> Iterator
         adjacency = mechanism.adjacency
         upper = _no_amplification_epsilon(designs[0], adjacency, campaigns=campaigns, delta=delta)
         note = "holds even if the adversary knows the client's slot"
+        if designs[0].participation < 1.0:
+            note = "holds even if the adversary knows the drawn slot, but not who takes part"
         if designs[0].least_reports is not None:
             note = "holds even if the adversary sees each single report"
         yield Bound("no-amplification", Interval(0.0, upper), note)

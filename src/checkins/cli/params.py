@@ -127,8 +127,9 @@ DESIGN_OPTIONS = options("""
         Default: all with --noise-at server, 1 with --local-epsilon. With --local-epsilon, a larger
         capacity can lower epsilon, because the reports of a slot hide each other.
     --window W  Number of slots from which a client draws its slot. Only for --protocol sliding.
-    --population LO..HI  Smallest and largest possible number of clients. The guarantee holds only
-        in this range. Required for the averaged protocol, otherwise optional.
+    --population LO..HI  Smallest and largest possible number of clients. With a capacity, it can
+        make epsilon smaller; the certificate says if it relies on it. Required for the averaged
+        protocol, otherwise optional.
     --arrivals N  Largest number of clients that wake in any --window consecutive slots. The
         guarantee holds only up to this number. Only for --protocol sliding.
     --wake-times independent|any  What is assumed about the time at which a client wakes.

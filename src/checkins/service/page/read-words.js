@@ -49,8 +49,10 @@ const theServer = (certificate) => {
 const theObserver = (certificate) => {
   const alternatives = Array.isArray(certificate.alternatives) ? certificate.alternatives.filter(Boolean) : [];
   const known = finiteOrNull(alternatives.find((one) => one.method === "no-amplification")?.epsilon);
-  const left = known === null
-    ? "The certificate states no ε for an attacker who knows the slot."
+  // For a smaller participation, this epsilon assumes that nobody sees who takes part.
+  const everybodyTakesPart = assumes(certificate, "takes part with probability at most 1 and");
+  const left = known === null || !everybodyTakesPart
+    ? "The certificate states no ε for an attacker who knows this."
     : `For an attacker who also knows the slot, the releases have the bound ε ≤ ${roundUp(known)} (${adjacencyShort(certificate.adjacency)}).`;
   return `It sees which client contacts the server, and when. So it learns who takes part, and in which slot. TLS hides only the content. ${left}`;
 };

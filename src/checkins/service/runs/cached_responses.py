@@ -114,9 +114,8 @@ def promises(live_run: LiveRun, certificate: Mapping[str, Any]) -> list[str]:
         f" all earlier releases on this population, reveal about any one person,"
         f" {neighbour_clause}, at most epsilon = {up_in_full(float(epsilon))} with delta ="
         f" {delta!r} ({certificate.get('adjacency')}, {certificate.get('method')}, rounded up).",
-        f"The odds that an observer gives to any statement about that person change by at most a"
-        f" factor of {up_in_full(math.exp(min(float(epsilon), 700.0)))}, except with probability"
-        f" {delta!r}.",
+        f"Between these cases, the probability of anything that the models may show differs by at"
+        f" most a factor of {up_in_full(math.exp(min(float(epsilon), 700.0)))}, and {delta!r} more.",
     ]
     if not is_over and not live_run.is_last:
         sentences.append(
