@@ -81,7 +81,7 @@ def test_a_page_has_its_four_numbers(light: None) -> None:
 
 def test_a_page_holds_the_certificate_in_words(light: None) -> None:
     text = text_of(report_page(results.patients()))
-    assert "by at most a factor of 1.285, apart from a probability of 10⁻⁶" in text
+    assert "by at most a factor of 1.285, and by 10⁻⁶ more" in text
     assert "no ε below 0.2502 is true" in text
     for assumption in results.certificate().assumptions:
         assert assumption.replace("'", "&#x27;") in text

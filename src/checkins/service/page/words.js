@@ -66,7 +66,7 @@ export const guarantee = (certificate) => {
   const change = lookUp(ADJACENCY, certificate.adjacency, `A change by ${textOr(certificate.adjacency)}`);
   const factor = epsilon < 700 ? `at most a factor of ${roundUp(Math.exp(epsilon) * (1 + 1e-12))}` : "any factor";
   return `${change} changes the probability of any conclusion from all released models by ${factor},`
-    + ` apart from a probability of ${roundNearest(certificate.delta)}`
+    + ` and by ${roundNearest(certificate.delta)} more`
     + ` (${epsilonAtMost(epsilon)}, ${delta(certificate.delta)}).`;
 };
 

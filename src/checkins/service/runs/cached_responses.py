@@ -115,7 +115,8 @@ def promises(live_run: LiveRun, certificate: Mapping[str, Any]) -> list[str]:
         f" {neighbour_clause}, at most epsilon = {up_in_full(float(epsilon))} with delta ="
         f" {delta!r} ({certificate.get('adjacency')}, {certificate.get('method')}, rounded up).",
         f"Between these cases, the probability of anything that the models may show differs by at"
-        f" most a factor of {up_in_full(math.exp(min(float(epsilon), 700.0)))}, and {delta!r} more.",
+        f" most a factor of {up_in_full(math.exp(min(float(epsilon), 700.0)))}, and by {delta!r}"
+        " more.",
     ]
     if not is_over and not live_run.is_last:
         sentences.append(

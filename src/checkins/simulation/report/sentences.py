@@ -246,8 +246,8 @@ def guarantee_sentence(certificate: Certificate) -> str:
     delta = rounded(certificate.delta)
     return (
         f"{NEIGHBOUR_CHANGES[certificate.adjacency]} changes the probability of any conclusion from"
-        f" all released models by {factor if epsilon < 700.0 else 'any factor'}, apart from a"
-        f" probability of {delta} ({_epsilon(epsilon)}, {_delta(certificate)})."
+        f" all released models by {factor if epsilon < 700.0 else 'any factor'}, and by"
+        f" {delta} more ({_epsilon(epsilon)}, {_delta(certificate)})."
     )
 
 
