@@ -117,6 +117,7 @@ _NO_LEAK_BY_REASON: dict[str, tuple[str, ...]] = {
         "refused-retry",
         "no-time-for-reports",
         "no-time-for-devices",
+        "refused-report-is-overload",
         "slow-clients-keep-out-others",
         "connections-unshared",
         "hostile-file-parsed",
@@ -226,6 +227,8 @@ _NO_LEAK_BY_REASON: dict[str, tuple[str, ...]] = {
     ),
     "an audit runs no SuperLink, and only its nodes have gates, keys and mods": (
         "flower-key-used-late",
+        "flower-keys-lost",
+        "flower-node-follows-the-clock",
         "flower-online-before",
         "flower-gate-draws-again",
         "flower-gate-after-choice",

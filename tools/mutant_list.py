@@ -711,6 +711,21 @@ MUTANTS = (
         (f"{LOAD_SHEDDING}::test_the_time_of_devices_is_left_to_them_and_stragglers_do_not_count",),
     ),
     Mutant(
+        "refused-report-is-overload",
+        "a report that is refused counts as one that the coordinator had no time to save",
+        (
+            Change(
+                "service/runs/client_requests.py",
+                "        load.report_was_refused(slot, receipt, now=now())\n",
+                "",
+            ),
+        ),
+        (
+            f"{LOAD_SHEDDING}"
+            "::test_a_report_that_is_refused_does_not_keep_out_the_clients_of_later_slots",
+        ),
+    ),
+    Mutant(
         "slow-clients-keep-out-others",
         "clients that report late make the coordinator refuse all but one check-in of each slot",
         (
@@ -1998,6 +2013,24 @@ MUTANTS = (
             f"{FLOWER_STRATEGY}"
             "::test_a_process_that_is_killed_costs_its_slot_and_nobody_takes_part_twice",
         ),
+    ),
+    Mutant(
+        "flower-keys-lost",
+        "a run in Flower whose used keys are lost continues, so that everybody takes part again",
+        (
+            Change(
+                "flower/server_run.py",
+                '        raise InvalidValue("state", str(path), expected) from error\n',
+                "        return set()\n",
+            ),
+        ),
+        (f"{FLOWER_STRATEGY}::test_a_run_is_not_continued_without_its_used_keys",),
+    ),
+    Mutant(
+        "flower-node-follows-the-clock",
+        "a node whose clock is set back stays online for hours after its slot",
+        (Change("flower/gate.py", " and self.monotonic() < last", ""),),
+        (f"{FLOWER_GATE}::test_a_node_is_not_online_longer_if_the_clock_is_set_back",),
     ),
     Mutant(
         "flower-online-before",
