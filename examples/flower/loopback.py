@@ -3,8 +3,8 @@
     python examples/flower/loopback.py FOLDER [SLOTS] [SLOT_S]
 
 FOLDER receives certificates, keys, states, logs and the ledger. The campaign begins a minute after
-the start, with SLOTS slots of SLOT_S seconds each. A real deployment has the same parts, each on
-its own machine.
+the start, with SLOTS slots of SLOT_S seconds each: 3 slots of 120 seconds unless given, so that the
+script takes about 7 minutes. A real deployment has the same parts, each on its own machine.
 """
 
 import json
@@ -157,6 +157,19 @@ class Loopback(ExitStack):
         ]
 
 
+def print_slots(ledger: Path, slots: int) -> None:
+    """Print each slot when the ledger has it. Return when the campaign is closed."""
+    printed, kinds = 0, []
+    while "closed" not in kinds:
+        time.sleep(1.0)
+        lines = ledger.read_bytes().split(b"\n")[:-1] if ledger.exists() else []
+        kinds = [json.loads(line)["kind"] for line in lines]
+        closed = kinds.count("slot-closed")
+        for slot in range(printed + 1, closed + 1):
+            print(f"slot {slot} of {slots} is over", flush=True)
+        printed = closed
+
+
 def main(folder: Path, slots: int, slot_s: float) -> None:
     """Run the campaign, and verify its ledger."""
     folder.mkdir(parents=True)
@@ -177,12 +190,12 @@ def main(folder: Path, slots: int, slot_s: float) -> None:
             )
             for node, key in enumerate(keys)
         ]
+        print(f"The campaign begins in about a minute: {slots} slots of {slot_s:g} s.", flush=True)
+        print_slots(ledger, slots)
         for key, gate in zip(keys, gates, strict=True):
             gate.wait()
             log = (folder / f"{key.name}.log").read_text(errors="replace")
             print(*(line for line in log.splitlines() if line.startswith("checkin-app:")))
-        while json.loads(ledger.read_text().splitlines()[-1])["kind"] != "closed":
-            time.sleep(1.0)
         subprocess.run([PROGRAMS / "checkins", "verify", ledger, "--closed"], check=True)
 
 

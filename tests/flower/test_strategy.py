@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +14,7 @@ from flwr.clientapp import ClientApp
 
 from checkins.campaign import Campaign, Spending
 from checkins.errors import CheckinsError, InvalidValue, OutOfOrder, ProtocolViolation
+from checkins.flower.nodes import SimulatedNodes
 from checkins.flower.report_mod import REPORT_KEY, report_mod
 from checkins.flower.server_run import DIFFERENCES, USED_KEYS_NAME, ServerRun, open_run
 from checkins.flower.strategy import RandomCheckIns
@@ -369,3 +372,48 @@ def test_the_run_config_of_an_app_names_the_campaign_and_the_folder(tmp_path: Pa
     assert (tmp_path / "state").is_dir()
     with pytest.raises(CheckinsError, match="absolute"):
         RandomCheckIns.from_run_config({**config, "folder": "state"}, tmp_path)
+
+
+def test_a_simulation_with_too_few_nodes_names_both_numbers_and_the_option(tmp_path: Path) -> None:
+    grid, clock = FakeGrid(), GridClock()
+    for node in range(10):
+        grid.join(node, replying({"weights": STEP}))
+    nodes = SimulatedNodes(grid, flower_campaign(), 20, clock=clock)
+    with pytest.raises(InvalidValue, match=r"20: must be .* simulates, 10: .*num-supernodes=20"):
+        nodes.note_online()
+
+
+def test_a_simulation_waits_as_long_as_nodes_are_created(tmp_path: Path) -> None:
+    grid, clock = FakeGrid(), GridClock(now_s=0.0)
+    for node in range(4):
+        event = joining(node)
+        clock.at[20.0 * (node + 1)] = lambda event=event: event(grid)
+    nodes = SimulatedNodes(grid, flower_campaign(), 4, clock=clock)
+    nodes.note_online()
+    assert nodes.nodes_by_slot is not None
+    assert sum(map(len, nodes.nodes_by_slot.values())) == 4
+
+
+@pytest.mark.parametrize("simulated_first", [True, False])
+def test_a_folder_has_either_simulated_or_real_runs(tmp_path: Path, simulated_first: bool) -> None:
+    campaign, other = flower_campaign(), replace(flower_campaign(), name="other")
+    model = np.zeros(DIMENSION)
+    with open_run(campaign, model, tmp_path, now_s=0.0, simulated=simulated_first):
+        pass
+    before = (tmp_path / "ledger.jsonl").read_bytes()
+    with (
+        pytest.raises(InvalidValue, match="give another folder"),
+        open_run(other, model, tmp_path, now_s=0.0, simulated=not simulated_first),
+    ):
+        pass
+    assert (tmp_path / "ledger.jsonl").read_bytes() == before
+
+
+def test_a_real_run_says_when_it_begins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[str] = []
+    monkeypatch.setattr(
+        "checkins.flower.strategy.log", lambda level, text, *given: said.append(text % given)
+    )
+    run(tmp_path, {})
+    begins = datetime.fromtimestamp(START_S, UTC).isoformat(timespec="seconds")
+    assert f"Waiting for slot 1 at {begins}; to simulate, set simulated-nodes=N" in said

@@ -54,6 +54,8 @@ EXAMPLES = {
     "join": (
         "checkins join https://campaigns.example --data my-visits.csv \\\n"
         "    --state ~/.checkins --most-epsilon 3",
+        "checkins join https://campaigns.example --flower . \\\n"
+        '    --train-config "lr=0.1" --state ~/.checkins',
     ),
     "swarm": ("checkins swarm http://127.0.0.1:8470 --clients 2000",),
     "flower-node": (

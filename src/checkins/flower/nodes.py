@@ -7,7 +7,6 @@ when they are online. ``SimulatedNodes`` are always online, so each of them gets
 from __future__ import annotations
 
 import secrets
-import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -16,7 +15,8 @@ from flwr.app import Message
 from flwr.serverapp import Grid
 
 from checkins.campaign import Campaign
-from checkins.flower.clock import Clock
+from checkins.errors import InvalidValue
+from checkins.flower.clock import Clock, SystemClock
 from checkins.protocol.participant import (
     COIN_RANGE,
     Draw,
@@ -27,6 +27,8 @@ from checkins.protocol.participant import (
 
 ACTIVATION_POLL_S = 0.2
 """Seconds between two looks at a simulation whose nodes are being created."""
+LONGEST_ACTIVATION_S = 30.0
+"""Seconds without a further node after which a simulation is known to have too few nodes."""
 
 
 class Nodes(Protocol):
@@ -81,12 +83,16 @@ class OnlineNodes:
 
 @dataclass(slots=True)
 class SimulatedNodes:
-    """The ``count`` nodes of a simulation, with slots that are drawn here as by a gate."""
+    """The ``count`` nodes of a simulation, with slots that are drawn here as by a gate.
+
+    ``clock`` tells how long the nodes have been awaited.
+    """
 
     grid: Grid
     campaign: Campaign
     count: int
     nodes_by_slot: dict[int, dict[bytes, int]] | None = None
+    clock: Clock = field(default_factory=SystemClock)
     real_time: bool = False
 
     def note_online(self) -> None:
@@ -116,8 +122,19 @@ class SimulatedNodes:
             yield from self.grid.send_and_receive(messages)
 
     def _node_ids(self) -> list[int]:
+        """Wait until Flower, which creates the nodes while the ServerApp runs, has created all."""
+        created, since_s = -1, 0.0
         while len(nodes := list(self.grid.get_node_ids())) < self.count:
-            time.sleep(ACTIVATION_POLL_S)  # Flower creates them while the ServerApp runs
+            now_s = self.clock.now()
+            if len(nodes) > created:
+                created, since_s = len(nodes), now_s
+            elif now_s - since_s >= LONGEST_ACTIVATION_S:
+                expected = (
+                    f"must be at most the number of nodes that Flower simulates, {created}: give"
+                    f' --federation-config "num-supernodes={self.count}"'
+                )
+                raise InvalidValue("simulated-nodes", self.count, expected)
+            self.clock.sleep_until(now_s + ACTIVATION_POLL_S)
         return nodes
 
 

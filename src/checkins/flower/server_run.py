@@ -253,6 +253,7 @@ def open_run(
     _check_campaign(campaign)
     folder = Path(folder)
     with LedgerFile(folder / "ledger.jsonl") as file:
+        _check_not_mixed(campaign, file, simulated=simulated)
         running = file.ledger.running
         if running is None:
             # A process that was killed at its end has left the keys of a run that is over.
@@ -261,7 +262,7 @@ def open_run(
             server = server_of(campaign, model, affordable=affordable)
             used_keys: set[str] = set()
         else:
-            if (running.seal, running.simulated) != (campaign.seal, simulated):
+            if running.seal != campaign.seal:
                 expected = (
                     f"cannot run while campaign {running.campaign.name!r} is open in {folder}"
                 )
@@ -280,6 +281,18 @@ def _check_campaign(campaign: Campaign) -> None:
         raise InvalidValue("repeats", campaign.repeats, expected)
 
 
+def _check_not_mixed(campaign: Campaign, file: LedgerFile, *, simulated: bool) -> None:
+    """Raise if the ledger has simulated and real runs: a simulation spends no real budget."""
+    for run in file.ledger.runs:
+        if run.simulated != simulated:
+            kind, other = ("simulation", "real") if simulated else ("real run", "simulated")
+            expected = (
+                f"is a {kind}, and {file.path.parent} has the {other} campaign"
+                f" {run.campaign.name!r}: give another folder"
+            )
+            raise InvalidValue("campaign", campaign.name, expected)
+
+
 def _open_in_ledger(
     campaign: Campaign,
     model: NDArray[np.float64],
@@ -291,7 +304,12 @@ def _open_in_ledger(
     """Append the entry that opens the campaign; return how many slots the budget allows."""
     ledger: Ledger = file.ledger
     if any(run.seal == campaign.seal for run in ledger.closed):
-        expected = "is over: change its [schedule], which makes it another campaign"
+        remedy = (
+            "give another folder"
+            if simulated
+            else "change its [schedule], which makes it another campaign"
+        )
+        expected = f"is over in {file.path.parent}: {remedy}"
         raise InvalidValue("campaign", campaign.name, expected)
     if not simulated and RunSchedule.of(campaign).begins(1) < now_s:
         expected = "has passed, and nodes could not have known of it: give a later start"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Mapping
+from datetime import UTC, datetime
 from logging import INFO, WARNING
 from pathlib import Path
 from typing import Any, Self
@@ -132,7 +133,10 @@ class RandomCheckIns(Strategy):  # type: ignore[misc]  # flwr is not installed w
             self._run = run
             nodes = self._nodes(grid, clock)
             self.summary()
-            clock.sleep_until(run.schedule.begins(run.slot))
+            begins_s = run.schedule.begins(run.slot)
+            if not simulated and not run.is_over:
+                _log_waiting(run.slot, begins_s)
+            clock.sleep_until(begins_s)
             nodes.note_online()
             while not run.is_over:
                 slot = run.slot
@@ -250,6 +254,12 @@ class RandomCheckIns(Strategy):  # type: ignore[misc]  # flwr is not installed w
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> None:
         """Return None: no node evaluates."""
+
+
+def _log_waiting(slot: int, begins_s: float) -> None:
+    """Log when the slot begins until which a run with real nodes waits."""
+    begins = datetime.fromtimestamp(begins_s, UTC).isoformat(timespec="seconds")
+    log(INFO, "Waiting for slot %s at %s; to simulate, set %s=N", slot, begins, SIMULATED_KEY)
 
 
 def _only_start() -> OutOfOrder:

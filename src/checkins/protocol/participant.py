@@ -180,7 +180,7 @@ class Outcome(StrEnum):
 
     ABSTAINED = "its coin decided against taking part"
     MISSED = "it was offline at its slot, or its slot had passed"
-    REFUSED = "its check-in was refused"
+    REFUSED = "its check-in was refused (too late, or a used token)"
     DISMISSED = "it was not chosen"
     LATE = "its slot ended before its report was acknowledged"
     REPORTED = "its report was acknowledged"

@@ -121,7 +121,7 @@ def join(given: GivenOptions) -> None:
             _show_withdrawn(view, device.withdraw(), json=json)
             return
         if not json:
-            _show_campaign(view, url)
+            _show_campaign(view, url, flower="flower" in given)
         with _show_live(status, quiet=json), _prints_of_app_on_stderr(given):
             runs = list(device.follow()) if given.values["follow"] else [(view.id, device.run())]
     _show_outcomes(view, runs, device.spent, json=json)
@@ -228,17 +228,24 @@ def _show_live(status: _Status, *, quiet: bool) -> Iterator[None]:
         yield
 
 
-def _show_campaign(view: CampaignView, url: str) -> None:
+def _show_campaign(view: CampaignView, url: str, *, flower: bool) -> None:
     from checkins.cli.views.certificate import slot_description
+    from checkins.protocol.wire import format_time
 
     campaign, show = view.campaign, terminal.show_plain
     budget = campaign.budget
     show(f"Campaign {campaign.name} ({view.id}, run {view.run} of {campaign.repeats}) at {url}")
+    show(f"First slot at {format_time(view.run_schedule.begins(1))}")
+    rows = (
+        "The app that you named sees your rows; checkins sends only its clipped update."
+        if flower
+        else "The rows stay on this device; it sends at most one report."
+    )
     terminal.show(
         slot_description(campaign),
         f"The privacy budget of all its releases is epsilon = {budget.epsilon:g}, delta ="
-        f" {budget.delta:g} ({budget.adjacency}). The rows stay on this device; it sends at most"
-        f" one report. Ctrl-C stops the device; the same command continues.",
+        f" {budget.delta:g} ({budget.adjacency}). {rows}"
+        " Ctrl-C stops the device; the same command continues.",
     )
     sys.stdout.flush()
 

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from checkins.campaign import Campaign
     from checkins.service.settings import Enrolment, Limits, Settings
+    from checkins.service.store.run_state import RunSpec
 
 DEFAULT_STORE = "sqlite:///checkins.db"
 DEFAULT_HOST, DEFAULT_PORT = "127.0.0.1", 8470
@@ -164,7 +165,7 @@ def serve(given: GivenOptions) -> None:
             if json:
                 print(json_module.dumps(summary))
             else:
-                _show_summary(summary)
+                _show_summary(summary, rows_option=_rows_option(run_spec))
             sys.stdout.flush()
         except OSError:  # the disk is full or the pipe is closed; the campaigns go on
             logs.warning("output-lost")
@@ -314,13 +315,21 @@ def _is_about(error: OSError, path: Path) -> bool:
     return error_path.with_suffix("") == path.with_suffix("") or error_path in path.parents
 
 
-def _show_summary(summary: dict[str, object]) -> None:
+def _rows_option(run_spec: RunSpec | None) -> str:
+    from checkins.campaign.task import DEVICES
+
+    task = None if run_spec is None else run_spec.campaign.task
+    return "--flower APP" if task is not None and task.data == DEVICES else "--data FILE"
+
+
+def _show_summary(summary: dict[str, object], *, rows_option: str) -> None:
+    """Show the summary. ``rows_option`` is the option of `join` that names what to train on."""
     show = terminal.show_plain
     show(f"Page:      {summary['url']}/")
     if summary["campaign"] is not None:
         show(f"Campaign:  {summary['campaign']}, first slot at {summary['start']}")
         key = "" if summary["enrolment"] == "open" else " --key-file FILE"
-        show(f"To join:   checkins join {summary['url']} --data FILE --state DIR{key}")
+        show(f"To join:   checkins join {summary['url']} {rows_option} --state DIR{key}")
     show(f"Store:     {summary['store']}")
     show(f"Progress:  {summary['progress_file']} (never back up this file with the store)")
     if summary["operator_token"] is not None:
