@@ -253,7 +253,7 @@ def test_whoever_is_accepted_by_a_slow_coordinator_is_in_time(here) -> None:
         await it.open(**SLOW)
         tokens = [await it.enrol() for _ in range(20)]
         await it.begin(1)
-        slow_down(it, 0.49)
+        slow_down(it, 0.45)
         asked = (it.ask("POST", "/slots/1/check-ins", token) for token in tokens)
         answers = await asyncio.gather(*asked)
         accepted = [answer.json()["receipt"] for answer in answers if answer.status_code == 202]
