@@ -265,13 +265,13 @@ def _next_steps(plan: Plan, out: str | None) -> Iterator[RenderableType]:
     steps = {"check": "compute its certificate", "audit": "measure its epsilon by attacks"}
     if "[task]" not in missing:
         steps["simulate"] = "train its model on simulated clients"
-    table = Table.grid(padding=(0, 2))
-    for step, purpose in steps.items():
-        table.add_row(f"checkins {step} {out}", Text(purpose, style="dim"))
+    commands = {f"checkins {step} {out}": purpose for step, purpose in steps.items()}
     if not missing:
-        table.add_row(f"checkins serve {out} --start +60", Text("run it in 60 s", style="dim"))
+        commands[f"checkins serve {out} --start +60"] = "run it in 60 s"
     yield f"Wrote {out}. Next steps:"
-    yield Padding(table, (0, 0, 0, 2))
+    for command, purpose in commands.items():
+        yield Text(f"  # {purpose}", style="dim")
+        yield Text(f"  {command}")
     if missing:
         yield Text(f"  (to serve it, first add to the file: {', '.join(missing)})", style="dim")
 
