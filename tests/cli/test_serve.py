@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from checkins.service import server
+from checkins.service import backup, server
 from checkins.service.runs import opening
 from checkins.service.store.database import Database
 from checkins.service.store.schema import migrate
@@ -124,8 +124,37 @@ def test_a_start_is_sealed_and_the_run_is_found_again(serve, file: Path) -> None
     first = json.loads(serve(file, "--json", "--start", "+3600")[0].out)
     begins = datetime.fromisoformat(first["start"])
     assert 3000 < (begins - datetime.now(UTC)).total_seconds() <= 3600
-    second = json.loads(serve(file, "--json", "--start", "+7200")[0].out)
-    assert second["campaign"] == first["campaign"]
+    outcome, _ = serve(file, "--json", "--start", "+7200")
+    assert json.loads(outcome.out)["campaign"] == first["campaign"]
+    assert f"--start ignored: run {first['campaign']} is open" in outcome.err
+    outcome, _ = serve(file, "--json", "--start", first["start"])
+    assert "--start ignored" not in outcome.err
+
+
+def test_a_start_that_is_days_away_is_warned_of(serve, file: Path) -> None:
+    assert "Warning:   the first slot is" in serve(file)[0].out
+
+
+def test_a_start_that_is_near_is_not_warned_of(serve, file: Path) -> None:
+    assert "Warning:" not in serve(file, "--start", "+3600")[0].out
+
+
+def test_a_stopped_campaign_is_not_offered_to_join(serve, file: Path, tmp_path: Path) -> None:
+    run = json.loads(serve(file, "--json")[0].out)["campaign"]
+    database = Database(f"sqlite:///{tmp_path}/checkins.db")
+    assert backup.end_runs(database) == [run]
+    database.close()
+    outcome, _ = serve(file, "--start", "+45")
+    assert outcome.code == 0
+    assert f"Campaign {run} is stopped; --again with --start +SECONDS opens a new" in outcome.out
+    assert "To join" not in outcome.out
+    assert "--start ignored" not in outcome.err
+
+
+def test_an_address_for_all_interfaces_is_not_offered_to_others(serve, file: Path) -> None:
+    outcome, _ = serve(file, "--host", "0.0.0.0", "--plain-http")
+    assert "Page:      http://NAME:" in outcome.out
+    assert "checkins join http://NAME:" in outcome.out
 
 
 def test_an_operator_token_that_was_given_is_not_shown(
@@ -270,6 +299,8 @@ def test_a_store_that_was_rolled_back_is_refused_and_restored_on_request(
     refused(serve(file)[0], says="the store was rolled back")
     outcome, _ = serve(file, "--restore", "--json")
     assert outcome.code == 0
+    assert "checkins: ended by --restore: " in outcome.err
+    assert '"event": "ended-by-restore"' in outcome.err
     assert json.loads(progress_file.read_text())["entries"]["population clinic"] == 2
     assert held["epoch"] == 1
 

@@ -63,14 +63,14 @@ def _erase_secrets(connection: Connection) -> int:
     return int(metadata.read(connection, metadata.EPOCH_ENTRY) or 0)
 
 
-def end_runs(database: Database, *, lost_runs: Collection[str] = ()) -> None:
+def end_runs(database: Database, *, lost_runs: Collection[str] = ()) -> list[str]:
     """End every open run of a restored copy, because releases after the copy are unknown.
 
     The certificate of each run assumes that the run released every slot that its budget allows.
     ``lost_runs`` are the populations that had runs which are not in the copy. The privacy loss of
     these populations is unknown. It is also unknown for the populations of open runs with averaged
     updates, because their epsilon depends on the number of contributors. These populations are
-    marked, and no further campaign is opened on them.
+    marked, and no further campaign is opened on them. Return the ids of the runs that ended.
     """
     runs = database.read(run_state.load_specs_except, ())
     snapshots = [(spec, database.read(run_state.load_snapshot, spec)) for spec in runs]
@@ -90,6 +90,7 @@ def end_runs(database: Database, *, lost_runs: Collection[str] = ()) -> None:
         slot_transitions.finish(database, spec, stopped, certificate)
     with database.exclusive_transaction("facts") as connection:
         metadata.delete_entry(connection, metadata.COPY_ENTRY)
+    return [spec.id for spec, _ in open_runs]
 
 
 def stored_model(store: str, run: str | None = None) -> bytes:

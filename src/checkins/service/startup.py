@@ -15,6 +15,8 @@ from typing import Any
 from checkins.campaign import Campaign
 from checkins.errors import InvalidValue
 from checkins.ledger.operator_log import MACHINE, OperatorAction
+from checkins.protocol.server import Ending
+from checkins.protocol.wire import format_time
 from checkins.service import backup, logs
 from checkins.service.runs import clock_jumps, opening, operator_actions
 from checkins.service.settings import Settings
@@ -86,7 +88,9 @@ def prepare(
                     logs.warning("operator-actions-lost")
                     warn(lost_actions)
             lost_runs = () if guard is None else guard.populations_with_lost_runs(store)
-            backup.end_runs(store, lost_runs=lost_runs)
+            for ended in backup.end_runs(store, lost_runs=lost_runs):
+                logs.event("ended-by-restore", campaign=ended)
+                warn(f"ended by --restore: {ended}")
             if guard is not None:
                 guard.overwrite(progress_of(store))
         if guard is not None:
@@ -103,7 +107,7 @@ def prepare(
         metadata.begin_epoch(store)
         spec = None
         if campaign is not None:
-            spec = _open_campaign(store, settings, campaign, start, start_again=start_again)
+            spec = _open_campaign(store, settings, campaign, start, start_again, warn)
         if guard is not None:
             guard.record(progress_of(store))
         return spec
@@ -120,7 +124,8 @@ def _open_campaign(
     settings: Settings,
     campaign: Campaign,
     start: Start,
-    start_again: bool = False,
+    start_again: bool,
+    warn: Callable[[str], None],
 ) -> RunSpec:
     stored = None
     if start.is_given:
@@ -128,8 +133,22 @@ def _open_campaign(
     keys = settings.enrolment.file_keys
     options: Any = {"folder": settings.folder, "allow_list": keys, "operator": MACHINE}
     if stored is not None:
-        return opening.open_run(database, stored, **options)
+        spec = opening.open_run(database, stored, **options)
+        is_open = database.read(run_state.load_state, spec.id).ending is None
+        if is_open and stored.seal != start.apply_to(campaign).seal:
+            begins = format_time(spec.run_schedule.begins(1))
+            warn(f"--start ignored: run {spec.id} is open, and its first slot is at {begins}")
+        return spec
     return opening.open_run(database, campaign, with_start=start.apply_to, **options)
+
+
+def ending_of(settings: Settings, spec: RunSpec) -> Ending | None:
+    """Return how a run in the database of ``settings`` ended, or None if it is open."""
+    database = Database(settings.store)
+    try:
+        return database.read(run_state.load_state, spec.id).ending
+    finally:
+        database.close()
 
 
 def _check_populations(database: Database, settings: Settings) -> None:

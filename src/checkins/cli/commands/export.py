@@ -211,4 +211,7 @@ def backup(given: GivenOptions) -> None:
     terminal.show_plain(
         f"Wrote {path}: {path.stat().st_size:,} bytes. Starts of the coordinator so far: {epoch}."
     )
-    terminal.show_plain(f"To use it: checkins serve --store sqlite:///{path} --restore")
+    terminal.show_plain(
+        f"To use it: checkins serve --store sqlite:///{path} --progress-file FILE --restore,"
+        " where FILE is the progress file of the lost store"
+    )

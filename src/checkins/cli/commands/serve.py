@@ -5,6 +5,7 @@ from __future__ import annotations
 import json as json_module
 import os
 import sys
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     import socket
 
     from checkins.campaign import Campaign
+    from checkins.protocol.server import Ending
     from checkins.service.settings import Enrolment, Limits, Settings
     from checkins.service.store.run_state import RunSpec
 
@@ -29,6 +31,7 @@ LARGEST_LIMIT = 10**6
 OPERATOR_TOKEN_VARIABLE = "CHECKINS_OPERATOR_TOKEN"
 STORE_VARIABLE = "CHECKINS_STORE"
 """Environment variable for the URL of the store, because the URL may contain a password."""
+SECONDS_PER_DAY = 86_400.0
 
 OPTIONS = (
     params.argument("file", "[CAMPAIGN.TOML]", required=False),
@@ -137,6 +140,7 @@ def serve(given: GivenOptions) -> None:
                 trust_clock=values["trust_clock"],
                 warn=warnings.append,
             )
+            ending = None if run_spec is None else startup.ending_of(settings, run_spec)
     except BaseException as error:
         listener.close()
         if not isinstance(error, Exception):
@@ -165,7 +169,11 @@ def serve(given: GivenOptions) -> None:
             if json:
                 print(json_module.dumps(summary))
             else:
-                _show_summary(summary, rows_option=_rows_option(run_spec))
+                wait_s = 0.0
+                if run_spec is not None:
+                    wait_s = run_spec.run_schedule.begins(1) - time.time()
+                rows_option = _rows_option(run_spec)
+                _show_summary(summary, rows_option=rows_option, ending=ending, wait_s=wait_s)
             sys.stdout.flush()
         except OSError:  # the disk is full or the pipe is closed; the campaigns go on
             logs.warning("output-lost")
@@ -322,14 +330,35 @@ def _rows_option(run_spec: RunSpec | None) -> str:
     return "--flower APP" if task is not None and task.data == DEVICES else "--data FILE"
 
 
-def _show_summary(summary: dict[str, object], *, rows_option: str) -> None:
-    """Show the summary. ``rows_option`` is the option of `join` that names what to train on."""
-    show = terminal.show_plain
-    show(f"Page:      {summary['url']}/")
-    if summary["campaign"] is not None:
-        show(f"Campaign:  {summary['campaign']}, first slot at {summary['start']}")
+def _address_for_others(url: str) -> str:
+    """Replace an address that stands for all addresses by NAME, the name of this machine."""
+    for anywhere in ("://0.0.0.0:", "://[::]:"):
+        url = url.replace(anywhere, "://NAME:")
+    return url
+
+
+def _show_summary(
+    summary: dict[str, object], *, rows_option: str, ending: Ending | None, wait_s: float
+) -> None:
+    """Show the summary. ``rows_option`` is the option of `join` that names what to train on.
+
+    ``ending`` is how the campaign ended, or None. ``wait_s`` is the time until its first slot.
+    """
+    show, url = terminal.show_plain, _address_for_others(str(summary["url"]))
+    show(f"Page:      {url}/")
+    campaign = summary["campaign"]
+    if ending is not None:
+        show(f"Campaign {campaign} is {ending}; --again with --start +SECONDS opens a new one.")
+    elif campaign is not None:
+        show(f"Campaign:  {campaign}, first slot at {summary['start']}")
+        if wait_s > SECONDS_PER_DAY:
+            days = f"{wait_s / SECONDS_PER_DAY:,.0f}"
+            show(
+                f"Warning:   the first slot is {days} days away. --start +SECONDS begins earlier,"
+                " but this run is open now: give it with a new store, before anybody joins"
+            )
         key = "" if summary["enrolment"] == "open" else " --key-file FILE"
-        show(f"To join:   checkins join {summary['url']} {rows_option} --state DIR{key}")
+        show(f"To join:   checkins join {url} {rows_option} --state DIR{key}")
     show(f"Store:     {summary['store']}")
     show(f"Progress:  {summary['progress_file']} (never back up this file with the store)")
     if summary["operator_token"] is not None:
