@@ -19,7 +19,9 @@ from rich.console import Console
 from checkins.accounting import Protocol
 from checkins.cli.commands import check
 from checkins.cli.main import run
+from checkins.ledger.entry import Closed, Reason
 from checkins.ledger.signature import SigningKey
+from checkins.ledger.verification import certificate
 from tests.ledger.ledgers import Book, campaign
 from tests.support.http_server import Handler, http_server
 from tests.support.program import refused
@@ -36,6 +38,7 @@ KEYS = {
     "certificate",
     "within_budget",
     "simulated",
+    "stated_assumptions",
     "notes",
     "signature",
 }
@@ -72,6 +75,21 @@ def test_json_says_what_was_recomputed(checkins, folder: Path) -> None:
     ]
     assert answer["within_budget"] is True
     assert answer["certificate"]["epsilon"] == pytest.approx(0.99999, abs=2e-4)
+
+
+def test_assumptions_that_only_the_ledger_states_are_shown_as_its_own(
+    checkins, tmp_path: Path
+) -> None:
+    book = Book().run(FIXED)
+    stated = certificate(book.ledger).as_dict()
+    stated["assumptions"] = [*stated["assumptions"], "Flower: one key\x1b[2J", 7]
+    book.add(Closed(Reason.COMPLETED, stated))
+    answer = json.loads(checkins("verify", kept(tmp_path, *book.lines), "--json").out)
+    assert answer["stated_assumptions"] == ["Flower: one key\x1b[2J"]
+    shown = checkins("verify", str(tmp_path)).out
+    assert "Assumptions that the ledger states in addition" in shown
+    assert "- Flower: one key [2J" in shown
+    assert "in addition" not in checkins("verify", kept(tmp_path, *WHOLE.lines)).out
 
 
 def test_the_text_has_campaigns_head_and_certificate(checkins, folder: Path) -> None:

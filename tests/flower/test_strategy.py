@@ -108,6 +108,7 @@ def test_the_ledger_is_accepted_and_its_certificate_is_the_native_one(tmp_path: 
     assert found.certificate.epsilon == certified.epsilon == native.epsilon
     assert found.certificate.epsilon_lower == certified.epsilon_lower == native.epsilon_lower
     assert certified.assumptions == (*native.assumptions, *DIFFERENCES)
+    assert found.stated_assumptions == DIFFERENCES
     assert strategy.get_privacy_spent().epsilon == native.epsilon
     assert strategy.get_privacy_spent().num_releases == 2
     assert not found.simulated

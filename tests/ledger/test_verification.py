@@ -414,6 +414,7 @@ def test_the_answer_for_programs_is_plain() -> None:
         "certificate",
         "within_budget",
         "simulated",
+        "stated_assumptions",
         "notes",
     ]
     assert answer["valid"] is True

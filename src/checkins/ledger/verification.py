@@ -155,6 +155,8 @@ class Verification:
     """Remarks about the ledger that do not make it invalid."""
     averages: Mapping[str, RunningAverage]
     """The average of the released models of each campaign that declares one, by its seal."""
+    stated_assumptions: tuple[str, ...] = ()
+    """Assumptions that the ledger's latest certificate states, and that are not recomputed."""
 
     @property
     def budget(self) -> float:
@@ -189,6 +191,7 @@ class Verification:
             "certificate": self.certificate.as_dict(),
             "within_budget": self.within_budget,
             "simulated": self.simulated,
+            "stated_assumptions": list(self.stated_assumptions),
             "notes": list(self.notes),
         }
 
@@ -260,7 +263,9 @@ def verify(
             f"{_still_open(ledger.running)}, but a closed ledger is required", place=path
         )
     notes = (*verifier.notes, *_early_stop_notes(ledger))
-    return Verification(ledger, certificate, notes, verifier.averages)
+    return Verification(
+        ledger, certificate, notes, verifier.averages, verifier.stated_assumptions()
+    )
 
 
 def _check_line_hash(found: str, expected: str) -> None:
@@ -277,6 +282,7 @@ class _Verifier:
         self.averages: dict[str, RunningAverage] = {}
         self._earlier_runs: CountedRuns = ()
         self._last_closed_run: tuple[PartialRun, CountedRuns, Filter | None] | None = None
+        self._stated: tuple[str, ...] = ()
         self._opening_line = 0
         self._update: ModelUpdate | None = None
         self._learner: Learner | None = None
@@ -344,6 +350,7 @@ class _Verifier:
         epsilon = _epsilon_with_earlier(counted_run, self._earlier_runs, run.filter)
         self._last_closed_run = counted_run, self._earlier_runs, run.filter
         self._earlier_runs = _append_run(self._earlier_runs, counted_run)
+        self._stated = _assumptions_in(entry)
         stated_epsilon = float(entry.certificate["epsilon"])
         if not stated_epsilon >= epsilon * (1.0 - EPSILON_TOLERANCE):
             raise InvalidLedger(
@@ -378,6 +385,21 @@ class _Verifier:
                 if self._last_closed_run is None
                 else _certify_with_earlier(*self._last_closed_run)
             )
+
+    def stated_assumptions(self) -> tuple[str, ...]:
+        """Return what the latest stated certificate assumes beyond the recomputed one."""
+        if self._last_closed_run is None or not self._stated:
+            return ()
+        with _as_invalid_ledger():
+            recomputed = _certify_with_earlier(*self._last_closed_run).assumptions
+        return tuple(text for text in self._stated if text not in recomputed)
+
+
+def _assumptions_in(entry: Closed) -> tuple[str, ...]:
+    """Return the assumptions of a stated certificate. It is not checked, so they may be missing."""
+    stated = entry.certificate.get("assumptions")
+    texts = stated if isinstance(stated, list) else []
+    return tuple(dict.fromkeys(text for text in texts if isinstance(text, str)))
 
 
 @contextmanager

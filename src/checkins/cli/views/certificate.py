@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from checkins.ledger.signature import SignedHead
     from checkins.ledger.verification import Verification
 
+MOST_STATED_CHARACTERS = 500
+"""Longest text of a ledger that is shown whole."""
 COMPARISON, LOWER_BOUND = "another protocol", "lower bound"
 
 
@@ -304,6 +306,13 @@ def _short_name(name: str) -> str:
     )
 
 
+def _stated_text(text: str) -> Text:
+    """Return a text of a ledger without control characters, cut off if it is very long."""
+    shown = "".join(char if char.isprintable() else " " for char in text)
+    cut_off = shown[: MOST_STATED_CHARACTERS - 3] + "..."
+    return Text(shown if len(shown) <= MOST_STATED_CHARACTERS else cut_off)
+
+
 def ledger_parts(
     verified: Verification, signed: SignedHead | None = None
 ) -> Iterator[RenderableType]:
@@ -347,4 +356,8 @@ def ledger_parts(
     yield f"The runs {verdict} the budget of the population, epsilon = {verified.budget:g}."
     if verified.simulated:
         yield "The ledger is simulated: its noise comes from a seed and gives no privacy."
+    yield from bullet_list(
+        "Assumptions that the ledger states in addition, which were not recomputed",
+        map(_stated_text, verified.stated_assumptions),
+    )
     yield from bullet_list("Notes", verified.notes)
