@@ -16,6 +16,7 @@ from tests.support.fake_service import FakeService, on_a_socket
 from tests.support.program import refused
 
 APP = """
+import numpy as np
 from flwr.app import ArrayRecord, Message, RecordDict
 from flwr.clientapp import ClientApp
 
@@ -27,7 +28,9 @@ def train(message, context):
     print("the app prints", context.node_config["partition-id"])
     if message.content["config"]["lr"] > 1.0:
         raise ValueError("diverged")
-    arrays = ArrayRecord(message.content["arrays"].to_numpy_ndarrays())
+    received = message.content["arrays"].to_numpy_ndarrays()
+    rate = message.content["config"]["lr"]
+    arrays = ArrayRecord([np.asarray(array + rate) for array in received])
     return Message(RecordDict({"arrays": arrays}), reply_to=message)
 """
 FLOWER = ("--flower", "my_train_app:app", "--node-config", "partition-id=3")
@@ -81,6 +84,7 @@ def test_an_app_that_fails_is_named_and_its_participation_is_over(
         ("--flower nowhere:app", "--flower nowhere:app: cannot be imported"),
         ("--flower my_train_app:app --train-config lr", "--train-config lr: must be a TOML file"),
         ("--flower my_train_app:app --row 1", "--data, --row or --flower"),
+        ("--row 1 --try", "--try: needs --flower"),
         ("--row 1 --run-config a=1", "--run-config a=1: needs --flower"),
     ],
 )
@@ -97,3 +101,21 @@ def test_an_app_is_not_used_for_a_campaign_with_data_of_its_own(
     with on_a_socket(soon()) as url:
         outcome = checkins("join", url, "--state", "state", *FLOWER)
     refused(outcome, says='is for a campaign with data = "devices"')
+
+
+def test_an_app_is_tried_without_a_trace(checkins: Callable[..., Any], folder: Path) -> None:
+    service = of_devices()
+    files = sorted(folder.iterdir())
+    with on_a_socket(service) as url:
+        tried = checkins("join", url, "--try", "--json", *FLOWER, "--train-config", "lr=0.1")
+        failed = checkins("join", url, "--try", *FLOWER, "--train-config", "lr=2.0")
+        text = checkins("join", url, "--try", *FLOWER, "--train-config", "lr=0.1")
+    assert tried.code == text.code == 0
+    answer, clip = json.loads(tried.out), service.campaign.randomizer.clip
+    assert answer.pop("norm") == pytest.approx(0.1 * 14**0.5, rel=1e-5)  # 14 numbers
+    assert answer == {"campaign": service.id, "finite": True, "clip": clip}
+    assert "Nothing was sent or stored." in text.out
+    assert failed.code == 1
+    assert "the Flower app raised ValueError: diverged" in failed.err
+    assert (service.tokens, service.check_ins, service.reports) == ({}, {}, {})
+    assert [path for path in sorted(folder.iterdir()) if path.name != "__pycache__"] == files

@@ -201,6 +201,8 @@ class FakeService:
             if entries > self.entries():
                 return problem(404, "unknown-entry")
             return said(200, entries=entries, head=self.head(entries))
+        if rest == "/models/latest":
+            return self._latest_model()
         if rest == "/enrolments":
             if method == "DELETE":
                 return self._withdraw(bearer)
@@ -291,6 +293,9 @@ class FakeService:
     def _model(self, slot: int, receipt: str | None) -> Reply:
         if not self._invited(slot, receipt):
             return problem(409, "refused")
+        return self._latest_model()
+
+    def _latest_model(self) -> Reply:
         tensors = {"weights": self.model[:13], "bias": self.model[13:].reshape(())}
         return Reply(200, model_to_bytes(tensors, {"model_hash": "x"}))
 

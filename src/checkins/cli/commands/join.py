@@ -6,17 +6,16 @@ import json as json_module
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, redirect_stdout
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from click.exceptions import Exit
 
 from checkins import validate
-from checkins.cli import params, remote, terminal
+from checkins.cli import flower_app, params, remote, terminal
 from checkins.cli.params import GivenOptions, options
 from checkins.cli.terminal import EXIT_FAILURE, UsageError
-from checkins.optional_imports import import_optional
 
 if TYPE_CHECKING:
     import asyncio
@@ -58,7 +57,10 @@ STATUS_TEXTS = {
         "partition-id=0 num-partitions=10". Default: empty.
     --train-config CONFIG  The config of the message that asks the app to train, such as "lr=0.1".
         Default: only the number of the slot, as server-round.
-    --state DIR  Folder for the saved state of this device. Use the same folder each time. Required.
+    --try  With --flower: train once on the campaign's latest model, print the norm of the update,
+        and do nothing else. Nothing is sent, and no state is read or changed.
+    --state DIR  Folder for the saved state of this device. Use the same folder each time. Required,
+        except with --try.
     """),
     *remote.JOIN_OPTIONS,
     remote.FOLLOW_OPTION,
@@ -85,7 +87,11 @@ def join(given: GivenOptions) -> None:
     """
     url, given = remote.split_run_from_url(given)
     withdraw, json = given.values["withdraw"], given.json
-    folder = given.required("state", "must be a folder for the saved state of the device")
+    is_trial = given.values["try"]
+    if is_trial and ("flower" not in given or withdraw):
+        raise UsageError("--try: needs --flower APP, and no --withdraw")
+    expected = "must be a folder for the saved state of the device"
+    folder = "" if is_trial else given.required("state", expected)
     if not withdraw and sum(name in given for name in ("data", "row", "flower")) != 1:
         raise UsageError(
             "--data, --row or --flower: give exactly one of these options; it names the rows to"
@@ -96,6 +102,9 @@ def join(given: GivenOptions) -> None:
     for name in ("run_config", "node_config", "train_config"):
         if name in given and "flower" not in given:
             raise given.invalid(name, "needs --flower APP")
+    if is_trial:
+        flower_app.try_app(url, given)
+        return
     from checkins.client import Participant
 
     keys = remote.read_keys(given)
@@ -122,7 +131,7 @@ def join(given: GivenOptions) -> None:
             return
         if not json:
             _show_campaign(view, url, flower="flower" in given)
-        with _show_live(status, quiet=json), _prints_of_app_on_stderr(given):
+        with _show_live(status, quiet=json), flower_app.prints_on_stderr(given):
             runs = list(device.follow()) if given.values["follow"] else [(view.id, device.run())]
     _show_outcomes(view, runs, device.spent, json=json)
 
@@ -138,7 +147,7 @@ def _trainer(view: CampaignView, given: GivenOptions, *, quiet: bool) -> Trainer
     from checkins.client.trainer import DatasetClients, trainer_of_file
 
     if "flower" in given:
-        return _flower_trainer(view, given)
+        return flower_app.trainer(view, given, state=Path(given.texts["state"]))
     task, allowed_model = remote.task_of(view), given.texts.get("allow_model")
     with remote.errors_as_option_errors(given):
         if "data" in given:
@@ -147,40 +156,6 @@ def _trainer(view: CampaignView, given: GivenOptions, *, quiet: bool) -> Trainer
         with terminal.spinner("loading the data set", quiet=quiet):
             people = DatasetClients.load(task, allow_model=allowed_model)
         return people.trainer(given.integer("row", default=1, most=len(people)) - 1)
-
-
-def _flower_trainer(view: CampaignView, given: GivenOptions) -> SlotTrainer:
-    from checkins.campaign.task import DEVICES
-
-    name = given.texts["flower"]
-    if remote.task_of(view).data != DEVICES:
-        raise given.invalid(
-            "flower", f'is for a campaign with data = "{DEVICES}", and this one has data of its own'
-        )
-    import_optional("flwr", value=name, setting="flower")
-    from checkins.flower import ClientAppTrainer, apps
-
-    def config(option: str) -> dict[str, Any]:
-        return apps.parse_config(option, given.texts.get(option))
-
-    with remote.errors_as_option_errors(given), _prints_of_app_on_stderr(given):
-        return ClientAppTrainer(
-            apps.load_client_app(name),
-            state=Path(given.texts["state"]),
-            run_config=apps.read_run_config(name, config("run_config")),
-            node_config=config("node_config"),
-            train_config=config("train_config"),
-        )
-
-
-@contextmanager
-def _prints_of_app_on_stderr(given: GivenOptions) -> Iterator[None]:
-    """Send what a Flower app prints to standard error, because the results are on the other."""
-    if "flower" not in given:
-        yield
-        return
-    with redirect_stdout(sys.stderr):
-        yield
 
 
 class _Status:
