@@ -69,7 +69,7 @@ def try_app(url: str, given: GivenOptions) -> None:
     view = remote.fetch_checked_campaign(url, given)
     with TemporaryDirectory() as folder:
         app = trainer(view, given, state=Path(folder))
-        with remote.connect(url, given) as (http, _):
+        with remote.open_connection(url, given) as (http, _):
             model, _ = model_from_bytes(remote.fetch_latest_model(http, view.id))
         with prints_on_stderr(given):
             update = app.update_in_slot(model, run=view.id, slot=TRIED_SLOT)
