@@ -34,6 +34,14 @@ def test_the_example_is_what_it_writes(checkins, tmp_path: Path) -> None:
     assert path.read_bytes() == (ROOT / "examples" / "patients.toml").read_bytes()
 
 
+def test_a_template_for_a_file_marks_its_columns(checkins) -> None:
+    lines = checkins("init", "--task", "file", "--out", "-").out.splitlines()
+    for key in ("file", "client_column", "label_column", "features", "[task.data.ranges]"):
+        (line,) = (line for line in lines if line.startswith(key))
+        assert "(choose)" in line
+    assert any("divide_by: the expected number of reports per slot" in line for line in lines)
+
+
 def test_an_existing_file_is_kept_without_force(checkins, tmp_path: Path) -> None:
     path = tmp_path / "mine.toml"
     path.write_text("mine")

@@ -154,6 +154,13 @@ def test_a_service_that_is_not_there_is_a_failure(
     code, out, err = run("join", "http://127.0.0.1:9", "--state", tmp_path, "--row", "1")
     assert (code, out) == (1, "")
     assert err.startswith("checkins: http://127.0.0.1:9: does not respond")
+    assert "retrying" not in err
+    monkeypatch.setitem(fetch_campaign.__kwdefaults__, "retry_timeout_s", 0.1)
+    code, out, err = run("join", "http://127.0.0.1:9", "--state", tmp_path, "--row", "1")
+    first, last = err.splitlines()
+    assert (code, out) == (1, "")
+    assert first.endswith("; retrying")
+    assert "does not respond correctly" in last
 
 
 def test_a_device_can_be_withdrawn(run: Any, tmp_path: Path) -> None:

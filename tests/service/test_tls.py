@@ -47,7 +47,8 @@ def test_devices_and_verifiers_trust_only_the_named_authority(
             outcome = checkins(*command, *ca)
             assert (outcome.code, outcome.err) == (0, ""), command
         assert json.loads(outcome.out)["failed"] == 0
-        refused(checkins("verify", url), says="--ca FILE")
+        for untrusted in (("verify", url), ("join", url, "--row", "1", "--state", tmp_path / "s")):
+            refused(checkins(*untrusted), says="its certificate is not trusted; --ca FILE names")
         refused(checkins("verify", url, "--ca", other.cert), says="--ca FILE")
         refused(checkins("verify", url, "--ca", tmp_path), says="--ca")
         refused(checkins("verify", url, "--ca", files.key), says="PEM")

@@ -362,6 +362,13 @@ def clip_comment(campaign: Any) -> str:
     return f"(choose) largest {norm} of one update"
 
 
+def optimizer_comment(campaign: Any) -> str:
+    """Return the comment on ``optimizer`` in the file of a campaign."""
+    if campaign.task.optimizer.divide_by == campaign.design.reports_per_slot:
+        return ""
+    return "rate: the step size. divide_by: the expected number of reports per slot"
+
+
 def capacity_comment(campaign: Any) -> str:
     """Return the comment on ``capacity`` in the file of a campaign."""
     if campaign.design.capacity is None:

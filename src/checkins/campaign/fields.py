@@ -276,7 +276,8 @@ TASK = _section(
         comment="also average the released models of about this share of the slots",
     ),
     Key("optimizer", None, "a table").documented(
-        "how the server updates the model with the sum of a slot"
+        "how the server updates the model with the sum of a slot",
+        comment=field_types.optimizer_comment,
     ),
     privacy="none",
     campaign_attribute="task",
@@ -338,17 +339,18 @@ DATA = _section(
     "task.data",
     Key("file", _text, "text").documented(
         "CSV or Parquet, one row for each example",
-        comment="CSV or Parquet, one row for each example",
+        comment="(choose) CSV or Parquet, one row for each example",
     ),
     Key("client_column", _text, "text").documented(
         "the column that names the client of a row. All rows of a client are protected together",
-        comment="column that names the client of a row",
+        comment="(choose) column that names the client of a row",
     ),
     Key("label_column", _text, "text").documented(
-        "the column to predict", comment="column to predict"
+        "the column to predict", comment="(choose) column to predict"
     ),
     Key("features", TomlSource.texts, "list of texts").documented(
-        "the columns from which the label is predicted"
+        "the columns from which the label is predicted",
+        comment="(choose) columns from which the label is predicted",
     ),
     _optional(
         "classes", partial(TomlSource.integer, most=MAX_CLASSES), "2 to 10⁶, optional"
@@ -373,7 +375,7 @@ DATA = _section(
         "one range for each feature. Values are clipped to the range and scaled by it. Ranges must"
         " be public constants. A range that was computed from the clients' data leaks information"
         " that no certificate covers",
-        comment="public constants, never computed from the data",
+        comment="(choose) public constants, never computed from the data",
     ),
     campaign_attribute="task.data",
 )

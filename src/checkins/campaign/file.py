@@ -15,7 +15,7 @@ import json
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
@@ -211,13 +211,17 @@ def _build_task(arguments: dict[str, dict[str, Any]]) -> Task:
     return Task(**task, optimizer=Optimizer(**arguments["task.optimizer"]))
 
 
-def campaign_text(campaign: Campaign, *, head: Sequence[str] = ()) -> str:
-    """Return the text of a campaign file with comments. ``head`` is the comment at its top."""
+def campaign_text(campaign: Campaign, *, head: Sequence[str] = (), is_chosen: bool = False) -> str:
+    """Return the text of a campaign file with comments. ``head`` is the comment at its top.
+
+    If ``is_chosen``, no value is marked (choose), because somebody has chosen all values.
+    """
     lines = [f"# {line}".rstrip() for line in head]
     for section in fields.SECTIONS:
         if section.is_in(campaign) and not section.inline:
             lines += [*([""] if lines else []), *_section_lines(section, campaign)]
-    return "\n".join(lines) + "\n"
+    text = "\n".join(lines) + "\n"
+    return text.replace("# (choose) ", "# ") if is_chosen else text
 
 
 def _section_lines(section: Section, campaign: Campaign) -> Iterator[str]:
@@ -225,7 +229,8 @@ def _section_lines(section: Section, campaign: Campaign) -> Iterator[str]:
         yield f"[{section.name}]"
     for key in section.keys:
         if key.read is None:
-            yield _key_line(key.name, _inline_table(f"{section.name}.{key.name}", campaign))
+            table = _inline_table(f"{section.name}.{key.name}", campaign)
+            yield _key_line(key.name, table, key.comment_for(campaign))
             continue
         value, comment = key.written_value(campaign), key.comment_for
         if isinstance(value, dict):
@@ -327,7 +332,9 @@ def _data_file() -> tuple[str, Campaign]:
     design = _design(300, GaussianNoise(1.0, NoiseAt.SERVER))
     task = Task(data, Model.LOGISTIC, Optimizer(rate=0.5, divide_by=30))
     title = "Your own data file. Name its columns in [task.data] below."
-    return title, _campaign("my-campaign", design, task, population_id="my-population")
+    campaign = _campaign("my-campaign", design, task, population_id="my-population")
+    schedule = replace(SCHEDULE, slot_s=60.0, choose_s=20.0)
+    return title, replace(campaign, schedule=schedule)
 
 
 def _design(

@@ -328,15 +328,30 @@ def number(name: str, text: str, check: Callable[..., None]) -> float:
     Traceback (most recent call last):
         ...
     checkins.errors.InvalidValue: participation = '1e-400': is too close to 0 for a float64
+    >>> number("participation", "50%", validate.probability)
+    Traceback (most recent call last):
+        ...
+    checkins.errors.InvalidValue: participation = '50%': must lie in [0, 1]; write 0.5
     """
     try:
         value = float(text) if text.isascii() else math.nan
     except ValueError:
         value = math.nan
-    check(**{name: value})
+    try:
+        check(**{name: value})
+    except InvalidValue as error:
+        if (fraction := _percentage(text)) is None:
+            raise
+        raise InvalidValue(name, text, f"{error.expected}; write {fraction:.12g}") from error
     if value == 0.0 and any(digit in "123456789" for digit in text.lower().partition("e")[0]):
         raise InvalidValue(name, text, "is too close to 0 for a float64")
     return value
+
+
+def _percentage(text: str) -> float | None:
+    """Return a percentage such as 50% as a number such as 0.5, or None for another text."""
+    match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?) ?%", text)
+    return None if match is None else float(match[1]) / 100.0
 
 
 def choice(name: str, text: str, choices: type[Choice]) -> Choice:

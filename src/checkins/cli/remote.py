@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from checkins.cli.params import GivenOptions, argument, dashed_name, options
-from checkins.cli.terminal import UsageError, describe_data_error, printable
+from checkins.cli.terminal import UsageError, describe_data_error, printable, warn
 from checkins.errors import InvalidData, InvalidValue
 from checkins.protocol import wire
 
@@ -74,6 +74,7 @@ def open_connection(url: str, given: GivenOptions) -> Iterator[tuple[httpx.Clien
     """
     import httpx
 
+    from checkins.client.actions import UNTRUSTED_CERTIFICATE
     from checkins.client.bounded_http import ResponseRejected
     from checkins.client.drivers import check_url, tls_context
     from checkins.client.joining import split_run_url
@@ -91,14 +92,18 @@ def open_connection(url: str, given: GivenOptions) -> Iterator[tuple[httpx.Clien
     except ResponseRejected as error:
         raise UsageError(f"{printable(url)}: {error}; is a coordinator there?") from error
     except httpx.HTTPError as error:
-        if "CERTIFICATE_VERIFY_FAILED" in str(error):
-            raise UsageError(
-                f"{printable(url)}: its certificate is not trusted; --ca FILE names the authority"
-                " that signed it"
-            ) from error
+        if UNTRUSTED_CERTIFICATE in str(error):
+            raise _untrusted(url) from error
         raise UsageError(
             f"{printable(url)}: does not respond ({type(error).__name__}); is a coordinator there?"
         ) from error
+
+
+def _untrusted(url: str) -> UsageError:
+    return UsageError(
+        f"{printable(url)}: its certificate is not trusted; --ca FILE names the authority that"
+        " signed it"
+    )
 
 
 def fetch_latest_model(http: httpx.Client, run: str) -> bytes:
@@ -252,13 +257,24 @@ def split_run_from_url(given: GivenOptions) -> tuple[str, GivenOptions]:
 
 def fetch_checked_campaign(url: str, given: GivenOptions) -> CampaignView:
     """Fetch the campaign to join. Raise if its seal is not the one of ``--seal``."""
-    from checkins.client import fetch_campaign
+    from checkins.client import ServiceFailed, fetch_campaign
+    from checkins.client.actions import UNTRUSTED_CERTIFICATE
     from checkins.optional_imports import import_optional
 
     for name in ("httpx", "safetensors"):
         import_optional(name, value=url, setting="url")
+
+    def tell(reason: str) -> None:
+        warn(f"{printable(url)}: does not respond ({reason}); retrying")
+
     with errors_as_option_errors(given):
-        view = fetch_campaign(url, given.texts.get("campaign"), **connection_arguments(given))
+        connection = connection_arguments(given)
+        try:
+            view = fetch_campaign(url, given.texts.get("campaign"), on_retry=tell, **connection)
+        except ServiceFailed as error:
+            if UNTRUSTED_CERTIFICATE in str(error):
+                raise _untrusted(url) from error
+            raise
         view.check(seal=given.texts.get("seal"))
     return view
 

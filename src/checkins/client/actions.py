@@ -39,6 +39,10 @@ class ServiceFailed(CheckinsError, OSError):
         return type(self), (self.filename, self.strerror)
 
 
+UNTRUSTED_CERTIFICATE = "CERTIFICATE_VERIFY_FAILED"
+"""Part of the message of an error of TLS, if no trusted authority signed the certificate."""
+
+
 class CampaignRefused(InvalidValue):
     """The device does not take part in this campaign, and sends nothing more for it."""
 

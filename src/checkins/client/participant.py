@@ -11,10 +11,20 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from checkins import validate
-from checkins.client.actions import CampaignRefused, Flow, LogEvent, Response, Save, SleepUntil
+from checkins.client.actions import (
+    UNTRUSTED_CERTIFICATE,
+    CampaignRefused,
+    Flow,
+    LogEvent,
+    NoResponse,
+    Response,
+    Save,
+    ServiceFailed,
+    SleepUntil,
+)
 from checkins.client.clock_and_randomness import OS_RANDOMNESS
 from checkins.client.drivers import (
     AsyncDriver,
@@ -233,16 +243,42 @@ def fetch_campaign(
     ca: str | os.PathLike[str] | None = None,
     plain_http: bool = False,
     http: httpx.Client | None = None,
+    on_retry: Callable[[str], None] = lambda reason: None,
 ) -> CampaignView:
     """Fetch the view of a run, and check that its seal is the hash of its parameters.
 
     ``campaign`` is the id of the run. None means the first open run of the only open campaign, and
     raises CampaignRefused if no campaign or more than one campaign is open. An unreachable service
-    is retried for ``retry_timeout_s`` seconds. The other arguments are as in ``Participant``.
+    is retried for ``retry_timeout_s`` seconds, and ``on_retry`` is called once with the reason. A
+    service whose certificate is not trusted is not retried. The other arguments are as in
+    ``Participant``.
     """
     check_url(url, plain_http=plain_http, ca=ca)
     with http_client(url, ca) if http is None else nullcontext(http) as client:
-        return Driver(client, MemoryStore()).drive(_fetch_flow(url, campaign, retry_timeout_s))
+        flow = _fetch_flow(url, campaign, retry_timeout_s)
+        return Driver(client, MemoryStore()).drive(_with_first_failure(url, flow, on_retry))
+
+
+def _with_first_failure(
+    url: str, flow: Flow[CampaignView], on_retry: Callable[[str], None]
+) -> Flow[CampaignView]:
+    """Run ``flow``; call ``on_retry`` before its first retry, and raise for a wrong certificate."""
+    result: Any = None
+    failure, is_told = "", False
+    while True:
+        try:
+            action = flow.send(result)
+        except StopIteration as end:
+            view: CampaignView = end.value
+            return view
+        if isinstance(action, SleepUntil) and failure and not is_told:
+            on_retry(failure)
+            is_told = True
+        result = yield action
+        if not isinstance(action, SleepUntil):
+            failure = result.reason if isinstance(result, NoResponse) else ""
+        if UNTRUSTED_CERTIFICATE in failure:
+            raise ServiceFailed(url, f"its certificate is not trusted: {failure}")
 
 
 def _fetch_flow(url: str, run_id: str | None, retry_timeout_s: float) -> Flow[CampaignView]:

@@ -352,8 +352,9 @@ class ServiceClient:
     ) -> CampaignRefused | ServiceFailed:
         match response.problem:
             case "not-enrolled":
-                key = "given" if "Authorization" in request.headers else None
-                return CampaignRefused("key", key, f"no valid enrolment key: {response.detail}")
+                if "Authorization" not in request.headers:
+                    return CampaignRefused("key", None, "this service needs a key")
+                return CampaignRefused("key", "given", f"is not valid here: {response.detail}")
             case "unknown-campaign" | "over":
                 return CampaignRefused("campaign", self.run_id, response.detail)
         return ServiceFailed(self.url, f"refused to {request.kind}: {response.detail}")

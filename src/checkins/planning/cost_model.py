@@ -315,13 +315,15 @@ def campaign_of(design: CalibratedDesign) -> Campaign:
 def campaign_file_text(design: CalibratedDesign, campaign: Campaign) -> str:
     """Return the text of campaign.toml, with the planning question as a comment at the top."""
     question = design.question
-    clients = f"{question.population.fewest:,} to {question.population.most:,} clients"
+    population = question.population
+    fewest = "" if population.fewest == population.most else f"{population.fewest:,} to "
+    clients = f"{fewest}{population.most:,} clients"
     head = [
         f"Planned for {clients} and a model of {question.dimension:,} numbers.",
         "checkins plan chose the slots, the noise and the other parameters to meet the budget.",
         "To see its certificate and whether it meets its budget: checkins check FILE",
     ]
-    return campaign_text(campaign, head=head)
+    return campaign_text(campaign, head=head, is_chosen=True)
 
 
 def _randomizer_config(design: CalibratedDesign) -> RandomizerConfig:
