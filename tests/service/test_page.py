@@ -238,6 +238,21 @@ def test_all_released_slots_look_alike(browser: Browser) -> None:
         assert len({colours[0], colours[30], colours[31]}) == 3
 
 
+def test_a_slot_that_is_over_and_not_released_has_a_colour_of_its_own(browser: Browser) -> None:
+    run = Run(closed=29, slots=40, start_in_s=-30 * 3600 - 400)
+    with running(run) as double, watching(browser, double.url) as seen:
+        shown(seen.page)
+        colours = seen.page.evaluate(
+            """() => {
+              const strip = document.getElementById("strip");
+              const pen = strip.getContext("2d");
+              const pixel = (i) => pen.getImageData((i + 0.5) * strip.width / 40, 9, 1, 1).data;
+              return Array.from({ length: 40 }, (_, i) => pixel(i).join());
+            }"""
+        )
+        assert len({colours[28], colours[29], colours[30], colours[31]}) == 4
+
+
 def test_no_string_of_a_campaign_becomes_markup(browser: Browser) -> None:
     certificate = {
         "epsilon": 0.3,

@@ -6,6 +6,7 @@ import asyncio
 import json
 from base64 import b64decode
 from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import pytest
 from opentelemetry.trace import NoOpTracer, Tracer, TracerProvider
 
 from checkins.campaign import campaign_from_canonical
+from checkins.campaign.task import DEVICES
 from checkins.ledger.entry import hash_model
 from checkins.ledger.signature import SignedHead, SigningKey
 from checkins.ledger.verification import verify
@@ -23,6 +25,7 @@ from checkins.protocol.wire import parse_time
 from checkins.service import logs
 from checkins.service.authentication import hashed as digest_of
 from checkins.service.runs import server_sent_events
+from checkins.service.runs.cached_responses import CHOICES_NOTE, HOLDOUT_NOTE, not_protected_notes
 from checkins.service.settings import Enrolment, EnrolmentKind
 from tests.support.campaigns import AVERAGED, EVERYONE, SLIDING, START, campaign, campaign_text
 from tests.support.clock import Clock
@@ -733,6 +736,14 @@ def test_epsilons_are_computed_in_another_process_and_shown(here) -> None:
         assert view["spent"] == shown[0]
 
     here(scenario, with_epsilons=True)
+
+
+def test_a_holdout_is_named_only_if_there_is_one() -> None:
+    described = campaign()
+    assert described.task is not None
+    of_devices = replace(described, task=replace(described.task, data=DEVICES, model="own:initial"))
+    assert not_protected_notes(described) == (HOLDOUT_NOTE, CHOICES_NOTE)
+    assert not_protected_notes(of_devices) == (CHOICES_NOTE,)
 
 
 def test_the_learning_curve_is_measured_on_the_public_holdout(here) -> None:

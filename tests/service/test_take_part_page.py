@@ -153,7 +153,8 @@ def test_a_campaign_on_data_of_its_devices_is_not_joined(tmp_path: Path, browser
     with serving(tmp_path, written) as it, watching(browser, f"{it.url}/take-part") as seen:
         seen.page.wait_for_selector("#problem:not([hidden])")
         assert "devices with data of their own" in text(seen.page, "problem")
-        assert not seen.page.is_visible("#join")
+        for hidden in ("#join", "#intro", "#good-to-know"):
+            assert not seen.page.is_visible(hidden)
         assert json.dumps(seen.page.evaluate(STORED)) == "{}"
         seen.page.goto(f"{it.url}/")
         seen.page.wait_for_selector("#join-how:not([hidden])")

@@ -6,6 +6,7 @@ import { element } from "./dom.js";
 const SVG_NAMESPACE = "http://www.w3.org/2000/svg";
 const HEIGHT = 190;
 const MARGIN = { top: 14, right: 10, bottom: 36 };
+const MIN_TICK_GAP_PX = 56;
 const DIGIT_WIDTH_PX = 6.7;  // width of a digit of a label in pixels
 
 const svgElement = (tag, attributes, text) => {
@@ -104,7 +105,9 @@ export const plot = (container, { lines, limit, maxX, range, format, label, desc
     svg.append(svgElement("text", { class: "tick end", x: box.left - 7, y: yPixel(tick) + 4 }, format(tick)));
   }
   const xTicks = ticks(0, maxX, Math.min(maxX, Math.max(2, Math.floor(width / 90))));
-  for (const tick of xTicks.filter((x) => Number.isInteger(x))) {
+  const lastTick = Math.floor(maxX);  // its label is always shown, and replaces labels that it would touch
+  const inner = xTicks.filter((x) => Number.isInteger(x) && xPixel(lastTick) - xPixel(x) > MIN_TICK_GAP_PX);
+  for (const tick of [...inner, lastTick]) {
     const nearEnd = xPixel(tick) > box.right - 14;
     svg.append(svgElement("text", {
       class: nearEnd ? "tick end" : "tick middle", x: nearEnd ? box.right + 4 : xPixel(tick), y: box.bottom + 17,

@@ -70,7 +70,9 @@ const tableOf = (columns, rows, caption) => {
 // Shows a terminal command with a button that copies it.
 export const setCommand = (id, text) => {
   const code = byId(id);
-  setText(code, text);
+  if (code.textContent !== text) {  // each argument is an element, so that no line breaks inside it
+    code.replaceChildren(...text.split(" ").flatMap((word, i) => [...(i > 0 ? [" "] : []), element("span", {}, word)]));
+  }
   if (code.nextElementSibling !== null || !navigator.clipboard) return;
   const button = element("button", { type: "button", "aria-label": "Copy the command" }, "Copy");
   button.addEventListener("click", async () => {

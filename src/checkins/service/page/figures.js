@@ -131,7 +131,7 @@ export const drawPrivacyLoss = (feed) => {
   const largest = Math.max(budget ?? 0, ...epsilons.map(([, y]) => y)) || 1;
   const adjacency = words.adjacencyShort(view.certificate?.adjacency ?? view.budget?.adjacency);
   const caption = planned.length > 0
-    ? "Solid: released slots. Dashed: slots to come. Epsilon is rounded up."
+    ? "Solid: released slots. Dotted: slots to come. Epsilon is rounded up."
     : "Epsilon of all releases together, rounded up.";
   plot(byId("spending"), {
     lines: [

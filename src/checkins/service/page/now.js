@@ -72,8 +72,9 @@ const drawSlots = (view, time, force) => {
   if (!(slots > 0)) return;
   const closed = finiteOrNull(view.slots_closed) ?? 0;
   const isRunning = time !== null && !words.isOver(view.status) && time.slot > closed && time.slot <= time.lastSlot;
+  const ended = time === null || words.isOver(view.status) ? closed : Math.min(time.slot - 1, time.lastSlot);
   const state = {
-    slots, closed, running: isRunning ? time.slot : null, affordable: finiteOrNull(view.affordable) ?? slots,
+    slots, closed, ended, running: isRunning ? time.slot : null, affordable: finiteOrNull(view.affordable) ?? slots,
   };
   const key = JSON.stringify(state);
   if (key === drawnState && !force) return;
@@ -82,7 +83,7 @@ const drawSlots = (view, time, force) => {
   byId("strip").setAttribute("aria-label",
     `${formatCount(closed)} of ${formatCount(slots)} slots released${isRunning ? `, slot ${formatCount(time.slot)} running` : ""}`);
   const legend = [["closed", "released"]];
-  if (!words.isOver(view.status)) legend.push(["running", "running"]);
+  if (!words.isOver(view.status)) legend.push(["ended", "over, release follows"], ["running", "running"]);
   if (closed < Math.min(slots, state.affordable)) legend.push(["ahead", words.isOver(view.status) ? "not run" : "to come"]);
   if (state.affordable < slots) legend.push(["over-budget", "exceeds the budget"]);
   setChildren("strip-key", legend.map(([className, text]) => element("li", {}, element("i", { class: className, "aria-hidden": "true" }), text)));

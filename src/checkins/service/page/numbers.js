@@ -43,6 +43,10 @@ const roundTo = (value, digits, direction) => {
   return sign + (leading === "1" ? powerOfTen(power) : `${leading}·${powerOfTen(power)}`);
 };
 
+// Writes numbers such as 1e-06 in a text of the server as on the rest of the page: 10⁻⁶.
+export const withPowers = (text) => text.replace(/(?<![\w.])(\d+(?:\.\d+)?)e([-+]\d+)(?!\w)/g, (_, leading, power) =>
+  (Number(leading) === 1 ? powerOfTen(Number(power)) : `${leading}·${powerOfTen(Number(power))}`));
+
 export const roundUp = (value, digits = 4) => roundTo(value, digits, 1);
 export const roundDown = (value, digits = 4) => roundTo(value, digits, -1);
 export const roundNearest = (value, digits = 4) => roundTo(value, digits, 0);

@@ -1,7 +1,7 @@
 // Sentences of the page that reads a certificate: what is guaranteed, and what attackers can learn.
 
 import { finiteOrNull, formatCount, roundNearest, roundUp } from "./numbers.js";
-import { adjacencyShort, epsilonInterval, method, neighbours, textOr } from "./words.js";
+import { adjacencyShort, epsilonInterval, method, neighbours, rounding, textOr } from "./words.js";
 
 const CASES = {
   "add-remove": "one client takes part, or does not",
@@ -83,7 +83,7 @@ export const facts = (certificate) => {
     ["Protects", `${textOr(certificate.unit, "one client's whole contribution")}${runs > 1 ? `, in ${formatCount(runs)} runs together` : ""}.`],
     ["Neighbours", `${neighbours(certificate.adjacency)}. Compare two ε only if this is the same.`],
     ["Method", `${method(certificate.method)}.`],
-    ["Rounding", `${textOr(certificate.rounding, "epsilon is rounded up, epsilon_lower down")}.`],
+    ["Rounding", `${rounding(certificate.rounding)}.`],
     variation > 0 ? ["Rounded noise", `Included in δ: the real noise lies on a grid, which differs from the ideal noise by at most ${roundUp(variation, 2)} (total variation).`] : null,
   ];
 };

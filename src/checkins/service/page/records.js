@@ -1,7 +1,7 @@
 // The sections of a run's page below the figures: certificate, ledger, sealed campaign, how to take part.
 
 import { byId, setCommand, setTerms, setList, setText, show, setTable } from "./dom.js";
-import { formatCount, roundUp } from "./numbers.js";
+import { formatCount, roundUp, withPowers } from "./numbers.js";
 import * as words from "./words.js";
 
 const MAX_RELEASES_SHOWN = 12;
@@ -15,7 +15,7 @@ const drawLimits = (serverLimits) => {
   for (const item of document.querySelectorAll("#limits [data-about]")) {
     item.hidden = serverLimits.some((sentence) => sentence.includes(item.dataset.about));
   }
-  setList("further", serverLimits);
+  setList("further", serverLimits.map(withPowers));
 };
 
 export const drawCertificate = (view) => {
@@ -28,13 +28,13 @@ export const drawCertificate = (view) => {
     ["Neighbours", `${words.neighbours(certificate.adjacency)}.`],
     ["Method", `${words.method(certificate.method)}.`],
     ["If the server is the adversary", words.againstServer(certificate)],
-    ["Rounding", `${words.textOr(certificate.rounding, "epsilon is rounded up, epsilon_lower down")}.`],
+    ["Rounding", `${words.rounding(certificate.rounding)}.`],
   ]);
   const promises = stringsIn(view.promises);
-  setList("promises", promises);
+  setList("promises", promises.map(withPowers));
   byId("promises").previousElementSibling.hidden = promises.length === 0;
   const assumptions = stringsIn(certificate?.assumptions);
-  setList("assumptions", assumptions.length > 0 ? assumptions : ["The server states no assumption."]);
+  setList("assumptions", assumptions.length > 0 ? assumptions.map(withPowers) : ["The server states no assumption."]);
   drawLimits(stringsIn(view.assumptions).filter((sentence) => !assumptions.includes(sentence)));
   const others = Array.isArray(certificate?.alternatives) ? certificate.alternatives.filter(Boolean) : [];
   setTable("alternatives",

@@ -4,7 +4,7 @@
 
 const MAX_ROWS = 4;
 const MIN_CELL_WIDTH_PX = 5;
-const COLOUR_VARIABLES = { closed: "--blue", running: "--orange", ahead: "--ahead", "over-budget": "--wash", edge: "--ahead" };
+const COLOUR_VARIABLES = { closed: "--blue", ended: "--ended", running: "--orange", ahead: "--ahead", "over-budget": "--wash", edge: "--ahead" };
 
 const layout = (slots, width) => {
   for (let rows = 1; rows <= MAX_ROWS; rows += 1) {
@@ -14,8 +14,9 @@ const layout = (slots, width) => {
   return null;
 };
 
-const slotKind = (slot, { closed, running, affordable }) => {
+const slotKind = (slot, { closed, ended, running, affordable }) => {
   if (slot <= closed) return "closed";
+  if (slot <= ended) return "ended";
   if (slot === running) return "running";
   return slot > affordable ? "over-budget" : "ahead";
 };
@@ -36,12 +37,14 @@ const drawCells = (context, state, { columns, pitch, height }, colourOf) => {
   }
 };
 
-const drawBar = (context, { slots, closed, running, affordable }, width, height, colourOf) => {
+const drawBar = (context, { slots, closed, ended, running, affordable }, width, height, colourOf) => {
   const x = (slot) => (slot / slots) * width;
   context.fillStyle = colourOf("ahead");
   context.fillRect(0, 0, x(Math.min(slots, affordable)), height);
   context.strokeStyle = colourOf("edge");
   context.strokeRect(0.5, 0.5, width - 1, height - 1);
+  context.fillStyle = colourOf("ended");
+  context.fillRect(0, 0, x(Math.max(closed, ended)), height);
   context.fillStyle = colourOf("closed");
   context.fillRect(0, 0, x(closed), height);
   if (running !== null) {
@@ -50,7 +53,8 @@ const drawBar = (context, { slots, closed, running, affordable }, width, height,
   }
 };
 
-// state: { slots: number of slots, closed: number of released slots, running: the slot that is running
+// state: { slots: number of slots, closed: number of released slots, ended: the last slot whose time is
+// over, released or not, running: the slot that is running
 // or null, affordable: the last slot that the budget allows }. Slots after affordable are "over-budget".
 export const drawStrip = (canvas, state) => {
   const width = canvas.parentElement.clientWidth

@@ -198,6 +198,7 @@ const main = async () => {
   const refusal = refusalOf(view);
   if (refusal !== null) {
     setText("problem", refusal);
+    for (const id of ["intro", "good-to-know"]) show(id, false);
     show("problem", true);
     return;
   }

@@ -27,6 +27,13 @@ export const textOr = (value, fallback = "–") => (typeof value === "string" &&
 const lookUp = (texts, key, fallback) =>
   typeof key === "string" && Object.hasOwn(texts, key) ? texts[key] : fallback;
 
+// The JSON of a certificate names its fields, which readers of a page do not know.
+const JSON_ROUNDING = "epsilon is rounded up, epsilon_lower down";
+export const rounding = (text) => {
+  const rule = textOr(text, JSON_ROUNDING);
+  return rule === JSON_ROUNDING ? "the upper bound is rounded up, the lower bound down" : rule;
+};
+
 const PUBLIC_DATA = ["patients", "synthetic", "fashion-mnist"];
 export const isOnPublicData = (sealedCampaign) => PUBLIC_DATA.includes(sealedCampaign?.task?.data);
 export const isOver = (status) => OVER_STATUSES.includes(status);
@@ -150,7 +157,7 @@ export const noCurve = (sealedCampaign, closed) => {
 export const howToJoin = (view, sealedCampaign) => {
   if (isOver(view.status)) return "This campaign is over. Nobody can take part any more.";
   if (typeof sealedCampaign?.task?.data === "string") {
-    return "The data set comes with the package, so anyone can try. This command takes part as one person of the data set, at most once, in a slot that the device draws:";
+    return "The data set comes with the package, so anyone can try. This command takes part as one person of the data set, at most once, in a slot that the device draws. If another device, such as one of a swarm, has the same row, this person takes part twice, so choose a row that nobody else uses:";
   }
   return "This command takes part with the data on your device, at most once, in a slot that your device draws:";
 };

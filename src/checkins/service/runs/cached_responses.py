@@ -12,6 +12,8 @@ from base64 import b64encode
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
+from checkins.campaign import Campaign, DataFile
+from checkins.campaign.task import DataSet
 from checkins.formatting import up_in_full
 from checkins.protocol import wire
 from checkins.protocol.report import model_to_bytes
@@ -25,11 +27,10 @@ OWN_SLOT_PROMISE = (
     " no client"
 )
 """The beginning of a sentence of ``promises``."""
-NOT_PROTECTED_NOTES = (
-    "The learning curve is measured on a public holdout, whose people are not protected.",
-    "Choosing rates, features or models by looking at the clients' data is not covered.",
-)
-"""What the certificate does not cover. The view adds it to the assumptions of the certificate."""
+HOLDOUT_NOTE = "The learning curve is measured on a public holdout, whose people are not protected."
+"""What the view adds to the assumptions of the certificate if the campaign has a holdout."""
+CHOICES_NOTE = "Choosing rates, features or models by looking at the clients' data is not covered."
+"""What the view adds to the assumptions of every certificate."""
 
 
 def summary(live_run: LiveRun) -> wire.Summary:
@@ -90,12 +91,19 @@ def view(
         "certificate": certificate,
         "spent": replace_nonfinite(live_run.spent),
         "promises": promises(live_run, certificate),
-        "assumptions": [*certificate.get("assumptions", ()), *NOT_PROTECTED_NOTES],
+        "assumptions": [*certificate.get("assumptions", ()), *not_protected_notes(campaign)],
         "next": live_run.next_run,
         "holding": None if snapshot.state.ending is not None else holding,
         "signing_key": signing_key,
         "enrolment": cast(Any, enrolment),
     }
+
+
+def not_protected_notes(campaign: Campaign) -> tuple[str, ...]:
+    """Return what no certificate of this campaign covers, in words."""
+    data = None if campaign.task is None else campaign.task.data
+    has_holdout = data.holdout > 0.0 if isinstance(data, DataFile) else data in list(DataSet)
+    return (HOLDOUT_NOTE, CHOICES_NOTE) if has_holdout else (CHOICES_NOTE,)
 
 
 def promises(live_run: LiveRun, certificate: Mapping[str, Any]) -> list[str]:
