@@ -92,6 +92,22 @@ def test_the_text_has_the_page_and_how_to_join(serve, file: Path) -> None:
     assert "Page:      http://127.0.0.1:" in outcome.out
     assert "checkins join http://127.0.0.1:" in outcome.out
     assert "first slot at 2040-01-01T00:00:00" in outcome.out
+    assert "--data FILE --state DIR" in outcome.out
+
+
+def test_a_campaign_that_devices_train_is_joined_with_an_app(
+    serve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "arrays_of_app.py").write_text(
+        "import numpy as np\n\n\ndef initial():\n    return [np.zeros(3)]\n"
+    )
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    file = tmp_path / "campaign.toml"
+    file.write_text(campaign_text(data="devices", model="arrays_of_app:initial"))
+    outcome, _ = serve(file)
+    sys.modules.pop("arrays_of_app", None)
+    assert outcome.code == 0, outcome.err
+    assert "--flower APP --state DIR" in outcome.out
 
 
 @pytest.mark.parametrize("how", [(), ("--json",)])

@@ -148,6 +148,8 @@ def test_a_simulation_gives_every_node_one_slot_and_marks_its_ledger(tmp_path: P
     assert len({message.metadata.group_id for message in grid.pushed}) == 2  # but for 2**-29
     assert min(message.metadata.ttl for message in grid.pushed) > 3600.0  # time is virtual
     assert verified(tmp_path).simulated
+    with pytest.raises(InvalidValue, match=r"is over in .*: give another folder"):
+        RandomCheckIns(campaign, tmp_path, simulated_nodes=30).start(grid)
 
 
 def test_a_process_that_is_killed_costs_its_slot_and_nobody_takes_part_twice(
