@@ -102,6 +102,7 @@ def test_a_file_is_not_overwritten_without_force(checkins, tmp_path: Path) -> No
     assert path.read_text() == "mine"
     assert checkins("plan", *ASKED, *QUICK, "--out", str(path), "--force").code == 0
     assert parse_campaign(path.read_text()).campaign.design.slots == 50
+    assert "(choose)" not in path.read_text()  # the planner chose
 
 
 @pytest.mark.parametrize("missing", ["--population", "--epsilon", "--delta", "--adjacency"])

@@ -14,7 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from checkins.client import CampaignRefused, Outcome, ServiceFailed
-from checkins.client.actions import LogEvent, Request, RequestKind, Save, Train
+from checkins.client.actions import LogEvent, Request, RequestKind, Response, Save, Train
+from checkins.client.service_client import ServiceClient
 from checkins.client.state import SavedState
 from checkins.client.view import parse_view
 from checkins.errors import InvalidValue
@@ -23,6 +24,14 @@ from checkins.protocol.report import report_from_bytes
 from tests.client.world import Crash, FixedRandomness, SlopeTrainer, World, faults, slope
 from tests.support.campaigns import SERVER_NOISE
 from tests.support.fake_service import DIMENSION, START_S, FakeService, campaign, problem
+
+
+def test_a_service_that_needs_a_key_says_so() -> None:
+    request = Request(RequestKind.ENROL, "POST", "/enrolments", 1.0)
+    flow = ServiceClient("http://x", "r", 0.0).retry_until(request, lambda response: None)
+    next(flow)
+    with pytest.raises(CampaignRefused, match="this service needs a key"):
+        flow.send(Response(401, problem(401, "not-enrolled").body, 0.0, 0.0))
 
 
 def test_a_device_that_is_chosen_reports() -> None:

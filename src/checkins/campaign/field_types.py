@@ -372,5 +372,6 @@ def optimizer_comment(campaign: Any) -> str:
 def capacity_comment(campaign: Any) -> str:
     """Return the comment on ``capacity`` in the file of a campaign."""
     if campaign.design.capacity is None:
-        return "every check-in of a slot is used"
+        advice = ". Suits noise at the server" if campaign.noise_at is NoiseAt.SERVER else ""
+        return f"every check-in of a slot is used{advice}"
     return "(choose) largest number of check-ins per slot. Dummies fill the rest"

@@ -1,6 +1,6 @@
 // Sentences of the page that reads a certificate: what is guaranteed, and what attackers can learn.
 
-import { finiteOrNull, formatCount, roundNearest, roundUp } from "./numbers.js";
+import { finiteOrNull, formatCount, roundNearest, roundUp, withPowers } from "./numbers.js";
 import { adjacencyShort, epsilonInterval, method, neighbours, rounding, textOr } from "./words.js";
 
 const CASES = {
@@ -88,4 +88,4 @@ export const facts = (certificate) => {
   ];
 };
 
-export const assumptions = (certificate) => assumptionsOf(certificate);
+export const assumptions = (certificate) => assumptionsOf(certificate).map(withPowers);
