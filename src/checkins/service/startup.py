@@ -124,8 +124,8 @@ def _open_campaign(
     settings: Settings,
     campaign: Campaign,
     start: Start,
-    start_again: bool,
-    warn: Callable[[str], None],
+    start_again: bool = False,
+    warn: Callable[[str], None] = lambda message: None,
 ) -> RunSpec:
     stored = None
     if start.is_given:
