@@ -663,12 +663,12 @@ MUTANTS = (
             Change(
                 "service/runs/client_requests.py",
                 "    if _has_room(live_run, runner, slot):\n        receipt = await",
-                "    receipt = await live_run.check_ins.submit(CheckIn(slot, token_hash))\n"
+                "    receipt = await live_run.check_ins.submit(message)\n"
                 "    if _has_room(live_run, runner, slot):\n        receipt = await",
             ),
             Change(
                 "service/runs/client_requests.py",
-                "        receipt = await _receipt_of_retry(live_run, runner, slot, token_hash)\n",
+                "        receipt = await _receipt_of_retry(live_run, runner, message)\n",
                 '        raise Problem("busy")\n',
             ),
         ),
@@ -680,7 +680,7 @@ MUTANTS = (
         (
             Change(
                 "service/runs/client_requests.py",
-                "    receipt = await live_run.retries.submit(token_hash)\n",
+                "    receipt = await live_run.retries.submit(message)\n",
                 "    receipt = None\n",
             ),
         ),
@@ -692,8 +692,8 @@ MUTANTS = (
         (
             Change(
                 "service/runs/load_shedding.py",
-                "return self.device_s + self._service_s(reports) <= remaining_s",
-                "return True",
+                "if self.device_s + self._service_s(reports) <= remaining_s:",
+                "if remaining_s > 0.0:",
             ),
         ),
         (f"{LOAD_SHEDDING}::test_whoever_is_accepted_by_a_slow_coordinator_is_in_time",),

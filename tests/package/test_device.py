@@ -207,5 +207,5 @@ def test_the_program_has_the_options_of_join() -> None:
 
     options = {word for action in parser()._actions for word in action.option_strings}
     wanted = {word for each in join.params for word in each.opts if word.startswith("--")}
-    flower = {"--flower", "--run-config", "--node-config", "--train-config"}
+    flower = {"--flower", "--run-config", "--node-config", "--train-config", "--try"}
     assert wanted - options == {"--row", "--json", *flower}
