@@ -154,7 +154,7 @@ def test_an_epsilon_that_is_computed_later_shows_without_a_release(browser: Brow
     with running(run) as double, watching(browser, double.url) as seen:
         shown(seen.page)
         live(seen.page)
-        spent = {"epsilon": 0.125, "slots": 9}
+        spent = run.changes["spent"] = {"epsilon": 0.125, "slots": 9}
         double.tell(run, "state", double.state(run) | {"spent": spent})
         wait_for_text(seen.page, "spent", "ε ≤ 0.125")
     assert seen.errors == []
